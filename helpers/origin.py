@@ -1,0 +1,74 @@
+"""Where a recording comes from: the machine, the versions and the code, written and told."""
+
+import datetime
+import hashlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+from helpers import storage
+from helpers.formats import RecordingError
+
+WIDTH = 95  # longer lines are cut off in notebooks
+
+
+def measure_sha256(measure) -> str:
+    """Hash the source of a measuring function; OSError where there is no source to read."""
+    source = textwrap.dedent(inspect.getsource(measure)).strip()
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def code(name: str, measure) -> dict:
+    """Return the manifest's facts about the code; RecordingError if the source is unknown."""
+    try:
+        digest = measure_sha256(measure)
+        path = Path(inspect.getsourcefile(measure)).resolve()
+    except (OSError, TypeError) as error:
+        raise RecordingError(
+            f"cannot record {name}: no source code of {measure.__name__} ({error}); define it "
+            "in a file under notebooks/source or in a notebook's cell"
+        ) from error
+    source, source_digest = "notebook", None
+    if path.is_relative_to(storage.repo_root() / "notebooks" / "source") and path.is_file():
+        source, source_digest = path.name, hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"measure_sha256": digest, "source": source, "source_sha256": source_digest}
+
+
+def software_and_clocks() -> dict:
+    """Return the manifest's facts about this moment: date, versions and the GPU's clocks."""
+    from helpers import device
+
+    unknown = dict.fromkeys(("torch", "triton", "cuda", "driver", "python"))
+    today = datetime.date.today().isoformat()
+    return {**unknown, **device.versions(), "date": today, "clocks": device.clocks()}
+
+
+def machine(card) -> dict:
+    """Return the manifest's facts about a `device.Card`."""
+    return {
+        "gpu": card.name,
+        "slug": storage.slug(card.name),
+        "capability": card.capability,
+        "sms": card.sms,
+        "memory_bytes": card.memory_bytes,
+    }
+
+
+def with_article(gpu: str) -> str:
+    """Put "a" or "an" before a GPU's name, as it is spoken."""
+    return ("an " if re.match(r"NVIDIA|RTX|[AEIO]|[FHLMNRSX]\d", gpu) else "a ") + gpu
+
+
+def line(name: str, gpu: str, entry: dict) -> str:
+    """Say in one line where a recording comes from, in as much detail as the width allows."""
+    full = [str(entry[key] or "").split("+")[0] for key in ("torch", "triton", "driver")]
+    branch = [*full[:2], full[2].split(".")[0]]
+    short = [*(version.removesuffix(".0") for version in full[:2]), branch[2]]
+    for versions in (full, branch, short, [*short[:2], ""]):
+        pairs = zip(("torch", "Triton", "driver"), versions, strict=True)
+        stack = "".join(f"{what} {version}, " for what, version in pairs if version)
+        told = f"recorded on {with_article(gpu)} ({stack}{entry['date']}): {name}"
+        if len(told) < WIDTH:
+            break
+    return told

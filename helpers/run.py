@@ -1,0 +1,183 @@
+"""Run the course from a terminal: execute its notebooks, or record its measurements anew."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CELL_TIMEOUT_S = 900  # a cell that takes longer is stuck: the longest takes seconds
+
+
+class RunError(Exception):
+    """The run cannot start; the message says why and what to do."""
+
+
+def run(names=None, mode=None) -> int:
+    """Execute notebooks, all or those starting with `names`, into build/; return the failures.
+
+    `mode` is "live" or "replay" (default: COURSE_MODE, else live where there is a GPU).
+    Raises RunError if there is nothing to run or nbclient is not installed.
+    """
+    _need_nbclient()
+    paths = _select(sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), names)
+    env = {} if mode is None else {"COURSE_MODE": mode}
+    rows, failures = [], []
+    for path in paths:
+        seconds, how, error = _run_one(path, env)
+        rows.append((path.stem, f"{seconds:.1f}", how, "FAILED" if error else "ok"))
+        if error:
+            failures.append(f"{path.stem}: {error}")
+    _table(("notebook", "seconds", "live or replayed", "result"), rows)
+    for failure in failures:
+        print(f"\nFAILED {failure}")
+    name = paths[0].name
+    print(f"\nOpen build/{name} to read what ran just now. To work through the course, open")
+    print(f"notebooks/{name} (`make lab` starts JupyterLab on the first one).")
+    return len(failures)
+
+
+def record(names=None) -> int:
+    """Run the notebooks' sources on this GPU and write data/; return the failures.
+
+    The sources run as plain Python, so this needs neither Jupyter nor IPython. Raises RunError
+    without a GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RunError(
+            f"Recording measures on a CUDA GPU; torch {torch.__version__} sees none here.\n"
+            "`python -m helpers doctor` says what is missing, `python -m helpers run` shows\n"
+            "the recordings that the course already has."
+        )
+    folder = ROOT / "notebooks" / "source"
+    env = _environment({"COURSE_MODE": "record", "MPLBACKEND": "agg"})
+    rows, failed = [], 0
+    for path in _select(sorted(folder.glob("[0-9][0-9]_*.py")), names):
+        print(f"\n=== recording {path.stem}", flush=True)
+        start = time.perf_counter()
+        code = subprocess.run([sys.executable, "-u", str(path)], cwd=ROOT, env=env).returncode
+        result = f"FAILED (exit status {code})" if code else "ok"
+        rows.append((path.stem, f"{time.perf_counter() - start:.1f}", result))
+        failed += code != 0
+    print()
+    _table(("notebook", "seconds", "result"), rows)
+    return failed
+
+
+def execute(notebook, folder, env=None, on_cell=None):
+    """Execute `notebook` in place, in a fresh kernel of this very Python started in `folder`.
+
+    `env` adds to the environment (None removes a variable); `on_cell(index)` is called before
+    each code cell. Raises nbclient's errors; the notebook then holds the outputs so far.
+    """
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient import NotebookClient
+
+    class ThisPython(AsyncKernelManager):
+        # A registered "python3" kernel may belong to another environment.
+        @property
+        def kernel_spec(self):
+            command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+    client = NotebookClient(
+        notebook,
+        kernel_manager_class=ThisPython,
+        timeout=CELL_TIMEOUT_S,
+        record_timing=False,
+        extra_arguments=["--log-level=50"],  # its talk of encryption on localhost, of Ctrl-C
+        resources={"metadata": {"path": str(folder)}},
+    )
+    # Cell by cell: client.execute() would catch Ctrl-C and end in an error of its own.
+    with client.setup_kernel(env=_environment(env or {})):
+        for index, cell in enumerate(notebook.cells):
+            if on_cell and cell.cell_type == "code":
+                on_cell(index)
+            client.execute_cell(cell, index)
+
+
+def _environment(extra):
+    """Return this process's environment with `extra` in it; None removes a variable."""
+    quiet = {"KINETO_LOG_LEVEL": "6", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # both on stderr
+    merged = {**os.environ, **quiet, "MPLBACKEND": None, **extra}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _run_one(path, env):
+    """Execute a cleared copy of one notebook: (seconds, live or replayed, error or None)."""
+    import nbformat
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError
+    from tqdm import tqdm
+
+    notebook = nbformat.read(path, as_version=4)
+    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in codes:
+        cell.outputs, cell.execution_count = [], None
+    terminal = sys.stderr.isatty()
+    if not terminal:
+        print(f"running {path.stem} ({len(codes)} cells) ...", flush=True)
+    start, error, current = time.perf_counter(), None, []
+    with tqdm(total=len(codes), desc=path.stem, unit="cell", disable=not terminal) as bar:
+
+        def on_cell(index):
+            bar.update(len(current) > 0)  # the cell before this one is done
+            current.append(index)
+
+        try:
+            execute(notebook, path.parent, env, on_cell)
+            bar.update()
+        except CellExecutionError as problem:
+            error = f"{problem.ename}: {problem.evalue}"
+        except (CellTimeoutError, RuntimeError) as problem:  # the second: the kernel died
+            error = f"{type(problem).__name__}: {problem}"
+    if error:
+        index = current[-1] if current else 0
+        first = notebook.cells[index].source.strip().partition("\n")[0]
+        error = f"cell {index} ({first}): {error.strip().splitlines()[0]}"
+    (ROOT / "build").mkdir(exist_ok=True)
+    nbformat.write(notebook, ROOT / "build" / path.name)
+    return time.perf_counter() - start, _how(codes), error
+
+
+def _how(cells):
+    """Tell from the lines that helpers.recording prints whether a notebook measured here."""
+    text = "".join(o.get("text", "") for cell in cells for o in cell.outputs)
+    live = re.search(r"^measured \S+ live\b", text, re.MULTILINE)
+    replayed = re.search(r"^recorded on an? ", text, re.MULTILINE)
+    if live and replayed:
+        return "both"
+    return "live" if live else "replayed" if replayed else "-"
+
+
+def _select(paths, names):
+    """Keep the files whose names start with one of `names`; none given keeps all."""
+    if not paths:
+        raise RunError("There are no notebooks here. Is the clone complete? (`make build`)")
+    wanted = [Path(name).stem for name in names or []]
+    unknown = [name for name in wanted if not any(p.stem.startswith(name) for p in paths)]
+    if unknown:
+        known = ", ".join(p.stem for p in paths)
+        raise RunError(f"No notebook starts with {', '.join(unknown)}. There are: {known}.")
+    return [p for p in paths if not wanted or p.stem.startswith(tuple(wanted))]
+
+
+def _need_nbclient():
+    missing = [name for name in ("nbclient", "ipykernel", "tqdm") if find_spec(name) is None]
+    if missing:
+        raise RunError(
+            f"Running notebooks needs {', '.join(missing)}, missing here. Install with\n"
+            f"{Path(sys.executable).name} -m pip install {' '.join(missing)}"
+        )
+
+
+def _table(heads, rows):
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    for row in [heads, ["-" * width for width in widths], *rows]:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())

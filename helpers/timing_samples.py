@@ -1,0 +1,119 @@
+"""How `timing` takes its samples: warm-up, blocks of calls, graph replays, pairs of events."""
+
+import math
+
+BUDGET_S = 0.5  # sampling time of one measurement
+BATCH_S = 0.05  # one warm-up reading; two or more of them let the clocks ramp
+WARM_CAP_S = 1.0  # warming ends here even if the readings have not settled
+BLOCK_S = 0.01  # a wall-clock block, unless synchronising would be over 1 % of it
+
+
+def warm(fn, device):
+    """Seconds of the cold first call, and of a call once two readings agree within 5 %."""
+
+    def reading(number):
+        device.sync()
+        start = device.clock()
+        for _ in range(number):
+            fn()
+        device.sync()
+        return max(device.clock() - start, 1e-9) / number
+
+    first, begin, before = reading(1), device.clock(), None
+    number, wall = 1, reading(1)
+    while device.clock() - begin < WARM_CAP_S:
+        if before and abs(wall - before) <= 0.05 * before:
+            break
+        before = wall if number * wall > BATCH_S / 2 else None  # else too short to compare
+        number = max(1, int(BATCH_S / wall))
+        wall = reading(number)
+    return first, min(wall, before or wall)
+
+
+def enqueue(fn, device, wall):
+    """Seconds the host needs for a call into an empty queue: rough, a figure to plan with."""
+    best = math.inf
+    for _ in range(5 if wall < BATCH_S else 1):
+        device.sync()
+        start = device.clock()
+        fn()
+        best = min(best, device.clock() - start)
+    device.sync()
+    return max(best, 1e-9)
+
+
+def timer(fn, device, clock, setup="pass"):
+    """A torch.utils.benchmark.Timer of fn() that reads `clock`."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    # Timer's own default is one thread, which is not what the reader's program runs with.
+    threads = torch.get_num_threads()
+    names = {"fn": fn, "drain": device.sync}
+    return Timer("fn()", setup=setup, timer=clock, globals=names, num_threads=threads)
+
+
+def wall_timer(fn, device, wall):
+    """A Timer whose blocks begin and end with a synchronisation, and the calls in a block."""
+
+    def clock():
+        device.sync()
+        return device.clock()
+
+    start = clock()
+    idle_s = ([clock() for _ in range(10)][-1] - start) / 10
+    number = math.ceil(max(BLOCK_S, 100 * idle_s) / wall)
+    return timer(fn, device, clock), number
+
+
+def block(timer, number):
+    """One sample: microseconds a call, over `number` calls."""
+    # Timer.timeit warms up by two calls or more, three times the price of a slow function.
+    # blocked_autorange with no time to fill makes one trial call and takes one sample.
+    one = number == 1
+    run = timer.blocked_autorange(min_run_time=1e-6) if one else timer.timeit(number)
+    return run.times[0] * 1e6
+
+
+def cost(number, wall):
+    """Seconds that block() takes, its warm-up included."""
+    return wall * (2 if number == 1 else number + max(number // 100, 2))
+
+
+def count(cost_s, least=5):
+    """How many samples of that cost the budget allows: `least` to 100."""
+    return max(least, min(100, int(BUDGET_S / cost_s)))
+
+
+def replays(fn, device, flush, number, turns):
+    """Samples in us: graphs of `number` calls, with the flush's own share taken off."""
+
+    def cold():
+        flush()
+        fn()
+
+    graphs = [device.capture(cold if flush else fn, number)]
+    graphs += [device.capture(flush, number)] if flush else []
+    spans, last = [], device.mark()
+    for turn in range(turns + 2):  # the first two warm up, and let the host get ahead
+        # There and back again (ABBA): what drifts steadily cancels in neighbouring samples.
+        for which in range(len(graphs)) if turn % 2 else reversed(range(len(graphs))):
+            graphs[which].replay()
+            spans.append((which, last, last := device.mark()))
+    device.sync()
+    us = [[device.between_us(a, b) for w, a, b in spans if w == g] for g in range(len(graphs))]
+    alone = us[1] if flush else [0.0] * len(us[0])
+    return [(both - only) / number for both, only in zip(us[0], alone, strict=True)][2:]
+
+
+def calls(fn, device, flush, pad, number):
+    """Samples in us: events round each of `number` calls, every call behind `pad` flushes."""
+    spans = []
+    for _ in range(number):
+        for _ in range(pad):
+            flush()
+        start = device.mark()
+        fn()
+        spans.append((start, device.mark()))
+    device.sync()  # once: a wait in every turn would put the next launch inside the interval
+    return [device.between_us(start, end) for start, end in spans]

@@ -1,0 +1,682 @@
+# %% [markdown]
+# # 2. Is the GPU working or waiting?
+#
+# You will be able to
+#
+# - say for your own code whether the GPU works or waits, and name the numbers that show it;
+# - find the size at which overhead ends and work begins, and say how it moves with the GPU;
+# - compare FLOP/s with the right peak, and know which popular numbers say little.
+#
+# *30 minutes. Live on a GPU, replayed without one. Comes after notebook 1.*
+
+# %% tags=["setup"]
+import _setup  # noqa: F401
+
+# %% [markdown]
+# One cell of imports. `timing` has a clock for each question: `time_host` asks how long Python
+# and PyTorch are busy, `time_gpu` how long the kernels run, `time_wall` how long you wait.
+
+# %%
+import subprocess
+import time
+import timeit
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.profiler import profile, record_function, schedule
+
+from helpers import plots
+from helpers.block import make_block, make_input
+from helpers.capture import capture
+from helpers.device import bandwidth, ceilings, clocks, fraction, native_dtype, peak
+from helpers.display import say, show
+from helpers.exercises import check, guess, ladder
+from helpers.fresh import in_fresh_process
+from helpers.recording import recorded, repo_root, with_others
+from helpers.roofline import matmul_flops
+from helpers.timing import time_gpu, time_host, time_wall
+
+published = pd.read_csv(repo_root() / "data" / "published.csv")
+published = published.set_index(["experiment", "quantity"])["value"]
+
+# %% [markdown]
+# ## One step, from tiny to large
+#
+# **Guess.** A step is one matmul and one add of n x n matrices. At n = 64 the matmul is
+# 2 x 64³, half a million FLOPs: nanoseconds of work. How many microseconds do you wait for
+# it? From which n on is the GPU the slow one? Replace `None` by your guesses.
+
+# %%
+my_wait_us, my_crossover = None, None
+
+
+def matmul_add(n, rows=None):
+    """Return a step that computes (rows, n) @ (n, n) + (rows, n); square by default."""
+    kind = {"device": "cuda", "dtype": native_dtype()}
+    x, w, b = (torch.randn(m, n, **kind) for m in (rows or n, n, rows or n))
+    return lambda: torch.add(torch.matmul(x, w), b)
+
+
+def sweep():
+    rows = []
+    for n in [64, 128, 256, 512, 1024, 2048, 4096, 8192]:
+        step, dtype = matmul_add(n), str(native_dtype()).removeprefix("torch.")
+        gpu_us = time_gpu(step, cold_l2=False).median  # caches as warm as in a loop
+        rows.append([n, dtype, time_host(step).median, gpu_us, time_wall(step).median])
+    return pd.DataFrame(rows, columns=["n", "dtype", "host_us", "gpu_us", "wall_us"])
+
+
+table = recorded("02_matmul_sweep", sweep)
+
+# %% [markdown]
+# The picture has log axes: blue is host time, green GPU time, and points show what you wait
+# for. Between two measured sizes the crossover is read off straight lines. Squares are the
+# article's two published A100 runs, divided by its three recorded steps.
+
+
+# %% tags=["readme-picture"]
+def crossover(table):
+    """Return the n from which the GPU takes longer than the host, read off log axes."""
+    n, gap = np.log(table.n.to_numpy()), np.log(table.gpu_us / table.host_us).to_numpy()
+    turns = np.flatnonzero((gap[:-1] < 0) & (gap[1:] >= 0))
+    if not len(turns):
+        return float("nan")
+    i = turns[-1]
+    return float(np.exp(n[i] - gap[i] * (n[i + 1] - n[i]) / (gap[i + 1] - gap[i])))
+
+
+article = pd.DataFrame({"n": [64, 4096]})
+for ours, theirs in [("host_us", "self_cpu_time_total"), ("gpu_us", "self_cuda_time_total")]:
+    article[ours] = [float(published[f"matmul_add_{n}", theirs]) / 3 for n in article.n]
+everyone = with_others("02_matmul_sweep", table)
+plots.sweep_crossover(everyone, crossover(table), article)
+first, last = table.iloc[0], table.iloc[-1]
+guess(my_wait_us, first.wall_us, "us", "the wait for one step at n = 64")
+guess(my_crossover, crossover(table), "rows", "the crossover")
+say(
+    f"From n = {first.n} to {last.n} host time becomes {last.host_us / first.host_us:.1f} and "
+    f"GPU time {last.gpu_us / first.gpu_us:,.0f} times what it was."
+)
+
+# %% [markdown]
+# Left of the crossover the points follow the blue line, right of it the green one: host and
+# GPU work at the same time, so you wait for the slower. Host time is the price of *dispatch*
+# and *launch*. It is paid per operation, whatever the size, and depends on the CPU, the
+# PyTorch version and the driver more than on the GPU.
+#
+# > **Takeaway.** You wait for the slower of two workers: below the crossover that is the
+# > host, above it the GPU.
+
+# %% [markdown]
+# ## The table that counts twice
+#
+# The article's host times are far above ours. They come from a profile of a *cold* process, so
+# let us do exactly that: a fresh Python process, the article's schedule, nothing run before.
+# The process notes what each row of `key_averages()` is: label, operator, call of the CUDA
+# runtime, or work on the GPU. **Guess.** How many times slower is a cold, profiled step of
+# 64 x 64?
+
+# %%
+my_factor = None
+
+
+def profile_rows(n):
+    x, w, b = (torch.randn(n, n, device="cuda", dtype=native_dtype()) for _ in range(3))
+    with profile(schedule=schedule(wait=1, warmup=1, active=3, repeat=1)) as prof:
+        for _ in range(5):
+            with record_function("matmul_add"):
+                torch.add(torch.matmul(x, w), b)
+            prof.step()
+
+    def kind(row):
+        if row.is_user_annotation or row.key.startswith("ProfilerStep"):
+            return "label, GPU row" if row.device_type.name == "CUDA" else "label"
+        if row.device_type.name == "CUDA":
+            return "kernel"
+        return "operator" if "::" in row.key else "runtime or profiler"
+
+    times = ("count", "self_cpu_time_total", "self_device_time_total", "device_time_total")
+    table = prof.key_averages()
+    return [[n, r.key[:40], kind(r), *(getattr(r, time) for time in times)] for r in table]
+
+
+# %% [markdown]
+# GPU rows marked as user annotations are labels, not kernels. Two fresh processes follow, one
+# for each size that the article shows. `waiting_us` is the part of the host total that is a
+# single call, `cudaDeviceSynchronize`: the profiler waiting for the GPU at the end.
+
+
+# %%
+def article_tables():
+    names = ["n", "name", "kind", "calls", "self_host_us", "self_device_us", "device_us"]
+    found = [row for n in (64, 4096) for row in in_fresh_process(profile_rows, n=n)]
+    return pd.DataFrame(found, columns=names)
+
+
+rows = recorded("02_article_tables", article_tables)
+host = rows.groupby("n").self_host_us.sum()
+theirs = 3 * article.set_index("n")
+compared = pd.DataFrame({"host_us": host, "published_host_us": theirs.host_us})
+waits = rows[rows.name == "cudaDeviceSynchronize"]
+compared["waiting_us"] = waits.groupby("n").self_host_us.sum()
+compared["gpu_us"] = rows[rows.kind == "kernel"].groupby("n").self_device_us.sum()
+compared["published_gpu_us"] = theirs.gpu_us
+show(compared.reset_index())
+guess(my_factor, host[64] / 3 / first.host_us, "times", "cold and profiled against warm")
+top = rows[rows.n == 64].nlargest(3, "self_host_us")[["name", "self_host_us"]]
+top = "; ".join(f"`{name}` {us:,.0f} us" for name, us in top.itertuples(index=False))
+say(f"The three largest host rows at n = 64: {top}.")
+
+# %% [markdown]
+# These are totals of three steps. So a published host time says little about another machine:
+# it holds cold code, the profiler's own work, and a wait. Now the device columns: **which
+# rows would you add up to get the GPU's time?** Here is every choice, at n = 4096.
+
+# %%
+big = rows[rows.n == 4096]
+sums = big.groupby("kind")[["calls", "self_device_us", "device_us"]].sum().reset_index()
+show(sums)
+right = big[big.kind == "kernel"].self_device_us.sum()
+launches = big[big.name.str.contains("LaunchKernel")].calls.sum()
+say(
+    f"Wrong: adding the whole self column gives {big.self_device_us.sum():,.0f} us, "
+    f"{big.self_device_us.sum() / right:.1f} times the right sum; the whole total column "
+    f"{big.device_us.sum() / right:.1f} times. Right: the kernel rows alone, {right:,.0f} us "
+    f"({big[big.kind == 'kernel'].calls.sum()} kernels for {launches} launches)."
+)
+
+# %% [markdown]
+# One kernel's time appears in its kernel row, in the operator that launched it, in each parent
+# operator, and in labels on both sides. Tools that disagree usually add different rows. Even
+# the kernel rows can hold work launched before the window: more kernels than launches.
+#
+# > **Takeaway.** GPU time is the sum of the kernel rows, and nothing else in the table.
+
+# %% [markdown]
+# ## How fast is fast?
+#
+# **Guess.** Take GPU time at the largest n and divide 2n³ FLOPs by it. What share of the
+# datasheet's peak will it be? A published rule of thumb calls a program compute-bound from
+# 80 % of peak on. The data sheet assumes a boost clock that a busy card may not hold.
+
+# %%
+my_share = None
+
+
+def measured_ceilings():
+    return ceilings()
+
+
+ceiling = recorded("02_ceilings", measured_ceilings)
+card, dtype = table.attrs["gpu"], table.dtype[0]
+datasheet = peak(card, dtype)
+speed = pd.DataFrame({"n": table.n})
+speed["flops"] = matmul_flops(table.n, table.n, table.n) / (table.gpu_us * 1e-6)
+speed["of_measured"] = speed.flops / ceiling["matmul_flops"]
+speed["of_datasheet"] = speed.flops / (datasheet or float("nan"))
+rule = float(published["rule_of_thumb", "compute_bound_if_above"]) / 100
+plots.share_by_size(speed, rule, f"{card}, {dtype}")
+best = speed.iloc[-1]
+guess(my_share, 100 * best.of_datasheet, "%", "share of the datasheet's peak")
+verdict = "passes" if best.of_measured >= rule else "fails"
+strict = "passes" if best.of_datasheet >= rule else "fails"
+say(
+    f"At n = {best.n:.0f} the step runs at {best.flops / 1e12:,.0f} TFLOP/s. Against the "
+    f"measured ceiling ({best.of_measured:.0%}) it {verdict} the {rule:.0%} rule."
+    + (f" Against the datasheet ({best.of_datasheet:.0%}) it {strict}." if datasheet else "")
+)
+
+# %% [markdown]
+# The ceiling is a large matmul on random data, timed on this card. `peak` looks the card up by
+# its exact name and knows dense peaks only: the same chip is sold with different limits, so an
+# unknown card has no peak. A share above one points to a wrong card, a sparse peak, a wrong
+# dtype (TF32 for bf16), or a missing synchronisation. A low share does not say why.
+#
+# > **Takeaway.** Compare with a ceiling measured on your card, and with the dense datasheet
+# > peak of the dtype you compute in.
+
+# %% [markdown]
+# ## Two quick tests, one of them misleading
+#
+# The doubling test needs no peak: double the work and watch the wait. If it grows by less
+# than a tenth, you were waiting for overhead. **Guess** for n = 256, 1024 and 4096: does
+# twice the rows take 1.0, 1.5 or 2.0 times as long? Use the picture above.
+
+
+# %%
+def doubling():
+    rows = []
+    for n in (256, 1024, 4096):
+        once, twice = (time_wall(matmul_add(n, times * n)).median for times in (1, 2))
+        rows.append({"n": n, "once_us": once, "twice_us": twice, "ratio": twice / once})
+    return pd.DataFrame(rows)
+
+
+doubled = recorded("02_doubling", doubling)
+limits, words = [0, 1.1, 1.8, np.inf], ["overhead", "some of both", "GPU"]
+doubled["you wait for"] = pd.cut(doubled.ratio, limits, labels=words, right=False)
+show(doubled)
+
+# %% [markdown]
+# The other test is the one everybody sees: GPU-Util in `nvidia-smi`. **Guess.** We run the
+# 64 x 64 step, from the left end of the picture, in a loop for three seconds. What will
+# GPU-Util read? Here `nvidia-smi` runs again and again beside the loop.
+
+# %%
+my_gpu_util = None
+
+
+def gpu_util():
+    step = matmul_add(64)
+    gpu_us = time_gpu(step, cold_l2=False).median
+    uuid = torch.cuda.get_device_properties(0).uuid
+    query = ["nvidia-smi", "-i", f"GPU-{uuid}", "--query-gpu=utilization.gpu"]
+    query += ["--format=csv,noheader,nounits"]
+    answers, steps, start = [], 0, time.perf_counter()
+    while (seconds := time.perf_counter() - start) < 3:
+        with subprocess.Popen(query, stdout=subprocess.PIPE, text=True) as smi:
+            while smi.poll() is None:
+                for _ in range(500):
+                    step()
+                torch.cuda.synchronize()
+                steps += 500
+            answers.append(smi.stdout.read().strip())
+    samples = [int(text) for text in answers[1:] if text.isdigit()]
+    if not samples:
+        raise RuntimeError(f"nvidia-smi gives no utilisation here but {answers[-1:]}")
+    return {"samples": samples, "gpu_us": gpu_us, "wall_us": 1e6 * seconds / steps}
+
+
+# %% [markdown]
+# The busy share needs only two of our clocks: kernel time a step over wall time a step. Wall
+# time is that of the very loop that `nvidia-smi` watched; kernel time was taken just before.
+
+# %%
+util = recorded("02_gpu_util", gpu_util)
+shown, busy = float(np.median(util["samples"])), util["gpu_us"] / util["wall_us"]
+guess(my_gpu_util, shown, "%", "GPU-Util, median sample")
+say(
+    f"GPU-Util reads {shown:.0f} % ({min(util['samples'])} to {max(util['samples'])} % in "
+    f"{len(util['samples'])} samples). Kernels ran {busy:.0%} of the time: "
+    f"{util['gpu_us']:.1f} us of every {util['wall_us']:.1f} us step."
+)
+
+# %% [markdown]
+# GPU-Util says in how much of the sample window *some* kernel was resident. One tiny kernel
+# on one SM counts in full, and so does a kernel that hangs. Some tools call the same counter
+# "SM utilisation": read the field's description, not its label.
+#
+# > **Takeaway.** Double the work and watch the clock; do not read GPU-Util as "busy".
+
+# %% [markdown]
+# ## What the GPU could do meanwhile
+#
+# **Guess.** Python adds two integers in a few tens of nanoseconds. A GPU at 300 TFLOP/s does
+# how many FLOPs in 30 ns? (300e12 x 30e-9.) And while PyTorch dispatches one tiny operation?
+# Horace He published this comparison for an A100 in 2022; here it is, measured.
+
+
+# %%
+def rates():
+    python_us = min(timeit.repeat("a + b", "a, b = 3, 4", number=10**6, repeat=5))
+    a, b = torch.ones(1), torch.ones(1)
+    cpu_us = min(timeit.repeat(lambda: torch.add(a, b), number=10**5, repeat=5)) * 10
+    x, y = a.cuda(), b.cuda()
+    gpu_us = time_host(lambda: torch.add(x, y)).median
+    names = ["one Python add", "one PyTorch op, CPU tensor", "one PyTorch op, CUDA tensor"]
+    return pd.DataFrame({"what": names, "time_us": [python_us, cpu_us, gpu_us]})
+
+
+meanwhile = recorded("02_rates", rates)
+meanwhile["per_second"] = 1e6 / meanwhile.time_us
+theirs = [float(published[what, "rate"]) for what in ("python_adds", "pytorch_dispatch")]
+meanwhile["published_per_second"] = [theirs[0], np.nan, theirs[1]]
+meanwhile["flops_meanwhile"] = ceiling["matmul_flops"] * meanwhile.time_us * 1e-6
+show(meanwhile)
+op = meanwhile.iloc[-1]
+say(
+    f"While PyTorch launches one operation, this GPU could do {op.flops_meanwhile:,.0f} FLOPs:"
+    f" a square matmul of n = {(op.flops_meanwhile / 2) ** (1 / 3):,.0f}. The A100 figure for"
+    f" one Python add: {float(published['a100_during_one_python_op', 'flops']):,.0f}."
+)
+
+# %% [markdown]
+# The published CUDA rate and ours come from different CPUs, PyTorch versions and years, so
+# compare orders of magnitude only. PyTorch gets away with this because launches are
+# asynchronous: the host runs ahead while each kernel is large enough to hide the next launch.
+#
+# > **Takeaway.** One launched operation costs the host as much time as the GPU needs for a
+# > matmul of hundreds of rows or more; smaller work leaves the GPU waiting.
+
+# %% [markdown]
+# ## Same matmul, four precisions
+#
+# **Guess.** One 4096 x 4096 matmul in fp32, TF32, fp16 and bf16. fp16 moves half the bytes of
+# fp32. Is it twice as fast? A fresh process again: the TF32 switch is global, and a process
+# that ends cannot leak it into the cells below.
+
+
+# %%
+def precisions(n):
+    modes = {"fp32": (torch.float32, "highest"), "tf32": (torch.float32, "high")}
+    modes |= {"fp16": (torch.float16, "highest"), "bf16": (torch.bfloat16, "highest")}
+    if torch.cuda.get_device_capability() < (8, 0):  # before Ampere: neither TF32 nor bf16
+        del modes["tf32"], modes["bf16"]
+
+    def each(measure):
+        found = {}
+        for mode, (dtype, setting) in modes.items():
+            torch.set_float32_matmul_precision(setting)
+            x, w = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
+            found[mode] = measure(lambda x=x, w=w: torch.matmul(x, w))
+        return found
+
+    times = each(lambda step: time_gpu(step).median)
+    kernels = each(lambda step: capture(step).kernels)  # after the times: it may slow them
+    longest = {m: k.loc[k.dur_us.idxmax(), "name"][:70] for m, k in kernels.items()}
+    return [[m, n, times[m], longest[m]] for m in modes]
+
+
+# %% [markdown]
+# fp32 tensors, two switch positions: `set_float32_matmul_precision("high")` lets fp32 matmuls
+# run as TF32 on tensor cores. In your own process, put the setting back afterwards. Print the
+# mode in every matmul table: many "faster than PyTorch" claims compare TF32 with fp32.
+
+
+# %%
+def precision_sweep():
+    names = ["precision", "n", "time_us", "kernel"]
+    return pd.DataFrame(in_fresh_process(precisions, n=4096), columns=names)
+
+
+modes = recorded("02_precision", precision_sweep)
+modes["flops"] = matmul_flops(modes.n, modes.n, modes.n) / (modes.time_us * 1e-6)
+modes["peak"] = [peak(card, mode) or np.nan for mode in modes.precision]
+plots.precision_bars(modes, card)
+modes["times fp32"] = modes.flops / modes.flops[0]
+show(modes[["precision", "time_us", "times fp32", "kernel"]], digits=3)
+
+# %% [markdown]
+# Read the kernels' names: `ffma`, `simt` or `sgemm` mean CUDA cores; `tensorop`, `16816`,
+# `1688` or `nvjet` mean tensor cores. Capability does not prove them: two cards of capability
+# 7.5, the T4 and the GTX 1650, differ. Another card also means another kernel and slightly
+# different sums.
+#
+# > **Takeaway.** The precision decides which units compute; the kernel's name and its rate
+# > tell which they were.
+
+# %% [markdown]
+# ## Kernel times are not constants
+#
+# **Guess.** The same matmul of the same random data, 200 times without a pause, after one
+# second of idling. By how many percent does the slowest call differ from the median? In the
+# article, the mean of five calls of one matmul was nearly twice its typical time.
+
+# %%
+my_spread = None
+
+
+def repeats():
+    n, calls = 4096, 200
+    x, w = (torch.randn(n, n, device="cuda", dtype=native_dtype()) for _ in range(2))
+    torch.matmul(x, w)  # the library is loaded now
+    torch.cuda.synchronize()
+    time.sleep(1)
+    idle = clocks().get("sm_mhz")
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        torch.matmul(x, w)
+        mark.record()
+    torch.cuda.synchronize()
+    times = [marks[i].elapsed_time(marks[i + 1]) * 1e3 for i in range(calls)]
+    for _ in range(int(3e5 / np.median(times))):  # 0.3 s more, to read the clock under load
+        torch.matmul(x, w)
+    busy = clocks().get("sm_mhz")
+    table = pd.DataFrame({"call": range(calls), "time_us": times})
+    return table.assign(n=n, sm_mhz_idle=idle, sm_mhz_busy=busy)
+
+
+calls = recorded("02_repeats", repeats)
+
+# %% [markdown]
+# One point a call, in order, so that a drift shows as well as a spread. The first also holds
+# its own launch, for nothing was queued before it. The two lines are the median and the mean
+# of all calls. A histogram of the same points stands on the right.
+
+# %%
+plots.repeats_over_time(calls)
+middle, top = calls.time_us.median(), calls.time_us.max()
+guess(my_spread, 100 * (top / middle - 1), "%", "the slowest call above the median")
+say(
+    f"Median {middle:.1f} us, mean {calls.time_us.mean():.1f} us, mean of the first five "
+    f"{calls.time_us[:5].mean():.1f} us, slowest {top:.1f} us. SM clock idle: "
+    f"{calls.sm_mhz_idle[0]} MHz, under load: {calls.sm_mhz_busy[0]} MHz. Published (A100): "
+    f"typical {published['matmul_4096', 'kernel_typical']} us, mean of five "
+    f"{published['matmul_4096', 'kernel_mean_of_5']} us."
+)
+
+# %% [markdown]
+# Clocks rise after idling and fall when power or heat reaches a limit; zeros as input use less
+# power and look faster. A few slow calls pull a mean, not a median. We do not know what slowed
+# the article's calls.
+#
+# > **Takeaway.** Quote a median and a spread, on random data, with the clock beside them;
+# > never the mean of five.
+
+# %% [markdown]
+# ## A faster GPU waits more
+#
+# **Guess.** Keep the host, swap the GPU. Does the crossover move left or right? A model of one
+# line: GPU time is FLOPs over peak plus bytes over bandwidth; find the n at which it equals
+# this host's time. The add and the matmul move six n x n matrices.
+
+
+# %%
+def predicted_crossover(name, kind, host_us):
+    """Return the n at which FLOPs over peak plus bytes over bandwidth take host_us."""
+    n = np.arange(32, 16384)
+    seconds = 2 * n**3 / peak(name, kind) + 6 * n**2 * 2 / bandwidth(name)
+    return int(n[np.argmax(seconds * 1e6 >= host_us)])
+
+
+cards = {"T4": "Tesla T4", "A100": "NVIDIA A100-SXM4-80GB", "H100": "NVIDIA H100 80GB HBM3"}
+cards |= {"H200": "NVIDIA H200", "B200": "NVIDIA B200"}
+host_us = table.host_us[:3].median()
+model = {short: predicted_crossover(name, "fp16", host_us) for short, name in cards.items()}
+found = {gpu: crossover(rows) for gpu, rows in everyone.groupby("gpu", sort=False)}
+plots.crossover_by_gpu(pd.Series(model), pd.Series(found).dropna(), host_us)
+here = f"{predicted_crossover(card, dtype, host_us):,}" if datasheet else "nothing"
+ahead = article[article.gpu_us > article.host_us].n.tolist()
+say(
+    f"For this card the model says {here}; measured {crossover(table):,.0f}. In the article's "
+    f"A100 totals the GPU is ahead of the host at {ahead or 'neither size'}."
+)
+
+# %% [markdown]
+# The model leaves out how far small kernels stay below peak, and what caches save; its order
+# is the message. Published totals cannot show a crossover: their host time includes the wait
+# for the GPU. Code tuned to keep an older card busy can leave a newer one waiting.
+#
+# > **Takeaway.** A faster GPU moves the crossover right: the same code waits more.
+
+# %% [markdown]
+# ## Your own function
+#
+# The recipe: wall and host time first, since a profile can leave a process slower; then the
+# kernels of a profile; then two comparisons. `at_most` bounds what removing all overhead could
+# gain. **Guess** the verdict on each of the four snippets, then put your own among them.
+
+
+# %%
+def working_or_waiting(fn):
+    """Return wall, host and GPU time of fn() in microseconds, the busy share, a verdict."""
+    wall_us, host_us = time_wall(fn).median, time_host(fn).median
+    gpu_us = capture(fn).gpu_us_per_step
+    busy = min(gpu_us / wall_us, 1.0)
+    why = "waiting for the host" if host_us >= 0.8 * wall_us else "waiting for something else"
+    found = {"wall_us": wall_us, "host_us": host_us, "gpu_us": gpu_us, "busy": busy}
+    found["verdict"] = "working" if busy >= 0.8 else why
+    return {**found, "at_most": 1 / busy if busy else np.inf}
+
+
+def four_snippets():
+    small, middle, large = matmul_add(64), matmul_add(1024), matmul_add(4096)
+    snippets = {
+        "small step": small,
+        "large step": large,
+        "middle step, read each result": lambda: middle()[0, 0].item(),
+        "middle step, Python between": lambda: (middle(), sum(range(5000))),
+    }
+    return pd.DataFrame(
+        [{"snippet": s, **working_or_waiting(fn)} for s, fn in snippets.items()]
+    )
+
+
+show(recorded("02_working_or_waiting", four_snippets), digits=3)
+
+# %% [markdown]
+# When every call waits for its result, host and GPU take turns, and their times add instead of
+# overlapping. Host time then includes waiting: "waiting for the host" names the side to look
+# at, not the cause, which notebook 3 finds in a trace. "Working" does not say at what:
+# notebook 4 tells computing from moving data. Near the limit of four fifths, double the work
+# as well.
+#
+# > **Takeaway.** Wall, host and GPU time of one function give the verdict; wall over GPU time
+# > bounds the gain.
+
+# %% [markdown]
+# ## The ladder so far
+#
+# The running block again, in three precisions, at 8192 tokens and at 64. A fresh process takes
+# the times before it profiles anything. **Guess** at which of the two sizes the precision will
+# matter more.
+
+
+# %%
+def block_rungs():
+    modes = {"eager, fp32": (torch.float32, "highest")}
+    modes["eager, 16-bit"] = (native_dtype(), "highest")
+    if torch.cuda.get_device_capability() >= (8, 0):
+        modes["eager, TF32"] = (torch.float32, "high")
+
+    def each(measure):
+        for rung, (dtype, setting) in modes.items():
+            torch.set_float32_matmul_precision(setting)
+            block = make_block("cuda", dtype)
+            for tokens in (8192, 64):
+                x = make_input(tokens, "cuda", dtype)
+                yield rung, tokens, measure(lambda block=block, x=x: block(x))
+
+    clocks = (time_wall, time_host, time_gpu)
+    rows = list(each(lambda step: [clock(step).median for clock in clocks]))
+    kernels = list(each(lambda step: capture(step).kernels_per_step))
+    return [
+        [*row, *times, count[2]] for (*row, times), count in zip(rows, kernels, strict=True)
+    ]
+
+
+# %% [markdown]
+# The regime is "overhead" when the GPU works for less than four fifths of the wait, as in
+# notebook 0, and "GPU busy" otherwise. Time is wall time a step, unprofiled; kernels a step
+# come from a profile taken afterwards.
+
+
+# %%
+def rungs():
+    names = ["rung", "tokens", "time_us", "host_us", "gpu_us", "kernels_per_step"]
+    table = pd.DataFrame(in_fresh_process(block_rungs), columns=names)
+    table["regime"] = np.where(table.gpu_us < 0.8 * table.time_us, "overhead", "GPU busy")
+    return table
+
+
+rung = recorded("02_rung", rungs)
+show(ladder("02", rung))
+gain = rung.pivot(index="rung", columns="tokens", values="time_us")
+gain = gain.loc["eager, fp32"] / gain.loc["eager, 16-bit"]
+say(f"From fp32 to 16-bit: {gain[8192]:.1f} times at 8192 tokens, {gain[64]:.1f} times at 64.")
+
+# %% [markdown]
+# Faster arithmetic helps as far as the GPU is what you wait for. Where you wait for the host,
+# the remedy is fewer or cheaper launches: larger batches, `torch.compile`, CUDA graphs. Where
+# the GPU is busy, those leave the kernels as long as they were.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Three strangers.** Somebody sends wall, host and GPU times a step. Fill in for each
+# `"working"`, `"waiting for the host"` or `"waiting for something else"`, with the limits of
+# `working_or_waiting`.
+
+# %%
+strangers = pd.DataFrame(
+    {"wall_us": [92, 410, 700], "host_us": [90, 55, 120], "gpu_us": [14, 402, 180]},
+    index=["a", "b", "c"],
+)
+show(strangers.reset_index(names="who"))
+answers = {"a": None, "b": None, "c": None}
+truth = {"a": "waiting for the host", "b": "working", "c": "waiting for something else"}
+check("three strangers", answers, truth)
+
+# %% tags=["solution"]
+answers = {}
+for who, row in strangers.iterrows():
+    if row.gpu_us / row.wall_us >= 0.8:
+        answers[who] = "working"
+    elif row.host_us >= 0.8 * row.wall_us:
+        answers[who] = "waiting for the host"
+    else:
+        answers[who] = "waiting for something else"
+check("three strangers", answers, truth)
+
+# %% [markdown]
+# **2. The crossover of an add.** An add of two n x n matrices moves three of them and computes
+# next to nothing. Write a function that returns the n at which its bytes take as long as
+# the host: `add_crossover(host_us, bytes_per_s, itemsize)`.
+
+
+# %%
+def add_crossover(host_us, bytes_per_s, itemsize):
+    return ...
+
+
+cases = [((6.0, 4e12, 2), 2000.0), ((12.0, 3e11, 4), 547.72)]
+check(
+    "crossover of an add", add_crossover, cases=cases, tol=0.001, hint="bytes: 3 n² itemsize"
+)
+
+
+# %% tags=["solution"]
+def add_crossover(host_us, bytes_per_s, itemsize):
+    return (host_us * 1e-6 * bytes_per_s / (3 * itemsize)) ** 0.5
+
+
+check(
+    "crossover of an add", add_crossover, cases=cases, tol=0.001, hint="bytes: 3 n² itemsize"
+)
+
+# %% [markdown]
+# **3. The right peak.** A training run reaches 400 TFLOP/s in bf16 on an H100 SXM. The report
+# divides by 1,979 TFLOP/s and says 20 % MFU. Its divisor counts zeros that structured sparsity
+# skips. Compute the MFU with `fraction` and `peak`; torch calls that card
+# `NVIDIA H100 80GB HBM3`.
+
+# %%
+mfu = None
+check("the right peak", mfu, 0.4042, tol=0.001, hint="the dense bf16 peak of that card")
+
+# %% tags=["solution"]
+mfu = fraction(400e12, peak("NVIDIA H100 80GB HBM3", "bf16"), "bf16 training")
+check("the right peak", mfu, 0.4042, tol=0.001, hint="the dense bf16 peak of that card")
+
+# %% [markdown]
+# ## Summary
+#
+# - The GPU works when its kernels fill the wait; it waits when host time does. Wall, host and
+#   GPU time show which, and doubling the work confirms it.
+# - Overhead ends at the crossover of host and GPU time. A faster GPU moves it right.
+# - Divide by the dense peak of your dtype or a measured ceiling. GPU-Util, summed device rows
+#   and the mean of five calls say little.
+#
+# Notebook 3 asks the next question: *when* did it happen, and why then?
