@@ -98,6 +98,7 @@ def capture(step, steps=3, warmup=2, *, record_shapes=False, with_stack=False,
         with_stack=with_stack,
         profile_memory=profile_memory,
         with_flops=with_flops,
+        acc_events=True,  # nothing to add up in one window; False warns in torch 2.10
     )
     run(prof, step, steps, warmup)
     path, events = _export(prof)

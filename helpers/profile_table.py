@@ -49,7 +49,7 @@ def read_window(events):
     """
     found = defaultdict(list)
     for event in events:
-        if event.get("ph") == "X" and "dur" in event:
+        if "dur" in event:
             found[_group(event.get("cat", ""))].append(event)
     labels = found["user_annotation"]
     steps = sorted((_start(e), _end(e)) for e in labels if _is_step(e["name"]))

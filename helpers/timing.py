@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from helpers import timing_devices
 from helpers import timing_samples as sampling
 
-BURST_S = 200e-6  # a launch costs the host 2 us or more: at most 100 launches of 1,024
+BURST_S = 500e-6  # a launch costs the host 2 us or more: at most 250 launches of 1,024
 LONG_S = 1e-3  # from here on the gap of a launch, 2 to 3 us, is under 0.3 %
 NOTHING_US = 0.2  # no kernel is as short as this
 
@@ -50,10 +50,12 @@ def time_host(fn):
     """
     device = _ready(fn)
     first, wall = sampling.warm(fn, device)
-    burst = min(BURST_S / sampling.enqueue(fn, device, wall), sampling.BATCH_S / wall)
-    number = max(1, int(burst))
-    # Timer runs `setup` before it reads the clock, so the drain is never in the interval.
-    timer = sampling.timer(fn, device, device.clock, setup="drain()")
+    burst = max(10, BURST_S / sampling.enqueue(fn, device, wall))
+    number = max(1, int(min(burst, sampling.BATCH_S / wall)))
+    # Timer runs `setup` before it reads the clock: the drain is not in the interval, nor are
+    # the first calls after it, which cost a host that has just waited twice as much or more.
+    lead = "; fn(); fn(); fn()" if number > 1 else ""
+    timer = sampling.timer(fn, device, device.clock, setup=f"drain(){lead}")
     turns = sampling.count(sampling.cost(number, wall))
     samples = [sampling.block(timer, number) for _ in range(turns)]
     return _timing("time_host", samples, first, f"host clock, bursts of {number}", device)

@@ -64,6 +64,18 @@ def test_it_counts_exactly_the_steps_it_was_asked_for():
     assert list(result.kernels.columns) == COLUMNS and result.kernels.empty
 
 
+def test_a_window_of_another_length_is_an_error(monkeypatch):
+    def shorter(prof, step, steps, warmup):
+        with prof:
+            for _ in range(warmup + steps - 2):
+                step()
+                prof.step()
+
+    monkeypatch.setattr(module, "run", shorter)
+    with pytest.raises(ProfileError, match="asked for 3 steps, the trace holds 2"):
+        capture(work)
+
+
 def test_nothing_accumulates_over_captures():  # b10
     for _ in range(3):
         assert by_name(capture(work, steps=2).operators).calls["aten::mm"] == 2

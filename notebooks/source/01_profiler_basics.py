@@ -52,6 +52,7 @@ from helpers.timing import time_gpu, time_host, time_wall
 # **Guess.** The product is 2·64³ = 0.5 MFLOP. At 100 TFLOP/s that takes 5 ns. How many
 # microseconds of GPU work will the profiler show for four steps? And how many for the host?
 
+
 # %%
 @functools.cache
 def first_profile():
@@ -186,6 +187,7 @@ warnings.filterwarnings("ignore", message=".*clears events at the end of each cy
 # The profiler only knows the step number if you call `prof.step()` at the end of each. Here are
 # four loops that go wrong, on the CPU, and what a check says of each.
 
+
 # %%
 def mistakes():
     def loop(steps, call_step=True, repeat=1):
@@ -217,6 +219,7 @@ print(recorded("01_schedule_mistakes", mistakes, cpu=True))
 # PyTorch itself accepts all four: you get an obscure error later, or an empty table, as you do
 # inside the `with` block: read and export after it. With repeat=0 each cycle clears the events,
 # and a loop that ends mid-cycle keeps a stub. The remedy: `repeat=1`, or a handler.
+
 
 # %%
 def windows():
@@ -257,6 +260,7 @@ show(recorded("01_windows", windows, cpu=True))
 # **Guess.** By step 2 the matmul has run twice. How much longer is its gap: the same, 2 times,
 # 50 times? Does it help to run 50 steps before profiling?
 
+
 # %%
 def label_gaps(x, w, b):
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
@@ -273,10 +277,12 @@ def label_gaps(x, w, b):
             gaps.append(first_op - label.time_range.start)
     return gaps
 
+
 # %% [markdown]
 # A process is cold only once, so each case gets a fresh one: profile at once, or after 50 plain
 # steps; then profile a second time. `in_fresh_process` sends the source of a function, and of
 # those it calls, to a new Python.
+
 
 # %%
 def first_step_gaps():
@@ -287,7 +293,7 @@ def first_step_gaps():
         return [label_gaps(x, w, b), label_gaps(x, w, b)]
 
     rows = []
-    for process, plain_steps in [(1, 0), (2, 50), (3, 0), (4, 50)]:
+    for process, plain_steps in [(1, 0), (2, 50)]:
         profiles = in_fresh_process(two_profiles, plain_steps=plain_steps)
         for n, gaps in enumerate(profiles, 1):
             for step, gap in enumerate(gaps, 2):
@@ -331,6 +337,7 @@ say(
 # **Guess.** If recording costs 1 us an event and a block makes 30 events, what does a step gain?
 # Which option costs most?
 
+
 # %%
 def many_small_kernels(labels=False):
     block, x = make_block("cuda", native_dtype()), make_input(64, "cuda", native_dtype())
@@ -353,10 +360,12 @@ def step_times_us(step, steps, at_end=lambda: None):
         at_end()
     return times
 
+
 # %% [markdown]
 # `profiled` takes one set of options: two steps of warm-up, six recorded, their median time. The
 # trace is exported once; a name ending in `.json.gz` makes it gzipped. `columns` are the headings
 # of the printed table.
+
 
 # %%
 def profiled(name, on, activities, steps=6):
@@ -378,10 +387,12 @@ def profiled(name, on, activities, steps=6):
         "columns": re.split(r"\s{2,}", header),
     }
 
+
 # %% [markdown]
 # Each option alone, then all. `record_function` labels run even without a profiler, so the plain
 # step is timed with and without them, first of all and in a process that has never profiled. The
 # last column, *adds*, holds the new columns of the printed table.
+
 
 # %%
 def options():
@@ -446,6 +457,7 @@ say(
 # **Guess.** Take the ratio you just saw. How slow is the step after the profile has ended in the
 # same process: as before, as during, between?
 
+
 # %%
 def cost():
     def before_during_after():
@@ -495,6 +507,7 @@ say(
 # **Guess.** Each step launches 20 large matmuls; four steps are recorded. How many matmul kernels
 # will the trace hold?
 
+
 # %%
 def window(drain):
     a = torch.randn(4096, 4096, device="cuda", dtype=native_dtype())
@@ -526,6 +539,7 @@ paths = recorded("01_queue_left", queue_left), recorded("01_queue_drained", queu
 # A trace is JSON. Every kernel carries the correlation id of the call that launched it. A kernel
 # whose launch is not in the file was launched before the window: it is not this window's work.
 # We read the file by hand, count steps and kernels, and refuse an empty or short window.
+
 
 # %%
 def by_hand(path, active=4):
@@ -560,6 +574,7 @@ for name, kernels in found.items():
 # empty window, uses a fresh profiler, and exports once. Now it counts the block's kernels, while
 # the times come from a fresh process that never profiles.
 
+
 # %%
 def rung():
     def times():
@@ -577,7 +592,7 @@ def rung():
     table["kernels_per_step"] = [each.kernels_per_step for each in profiles]
     table["profiled_us"] = [each.wall_us_per_step for each in profiles]
     busy = table["gpu_us"] / table["time_us"]
-    table["regime"] = busy.map(lambda share: "overhead" if share < 0.8 else "GPU")
+    table["regime"] = busy.map(lambda share: "overhead" if share < 0.8 else "GPU busy")
     return table
 
 
@@ -607,12 +622,14 @@ show(ladder("01", rungs=block_rung))
 # **1. The GPU's time.** `gpu_time(events)` gets a table like `events` above (columns `where`,
 # `kind`, `self_cuda_us`, `cuda_total_us`) and returns the microseconds that kernels worked.
 
+
 # %%
 def gpu_time(events):
     return None  # your line here
 
 
 check("gpu_time", gpu_time, cases=[((events,), gpu_us)])
+
 
 # %% tags=["solution"]
 def gpu_time(events):  # noqa: F811
@@ -652,12 +669,14 @@ check("plan", plan, judge_plan)
 #         step()
 # ```
 
+
 # %%
 def recorded_steps(step):
     return None  # your lines here
 
 
 check("recorded_steps", recorded_steps, cases=[((lambda: torch.ones(8).add(1),), 3)])
+
 
 # %% tags=["solution"]
 def recorded_steps(step):  # noqa: F811

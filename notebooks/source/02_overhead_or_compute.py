@@ -35,7 +35,7 @@ from helpers.exercises import check, guess, ladder
 from helpers.fresh import in_fresh_process
 from helpers.recording import recorded, repo_root, with_others
 from helpers.roofline import matmul_flops
-from helpers.timing import time_gpu, time_host, time_wall
+from helpers.timing import compare, time_gpu, time_host, time_wall
 
 published = pd.read_csv(repo_root() / "data" / "published.csv")
 published = published.set_index(["experiment", "quantity"])["value"]
@@ -248,7 +248,8 @@ say(
 def doubling():
     rows = []
     for n in (256, 1024, 4096):
-        once, twice = (time_wall(matmul_add(n, times * n)).median for times in (1, 2))
+        both = compare({"once": matmul_add(n), "twice": matmul_add(n, 2 * n)})
+        once, twice = both.median_us
         rows.append({"n": n, "once_us": once, "twice_us": twice, "ratio": twice / once})
     return pd.DataFrame(rows)
 
@@ -259,55 +260,65 @@ doubled["you wait for"] = pd.cut(doubled.ratio, limits, labels=words, right=Fals
 show(doubled)
 
 # %% [markdown]
-# The other test is the one everybody sees: GPU-Util in `nvidia-smi`. **Guess.** We run the
-# 64 x 64 step, from the left end of the picture, in a loop for three seconds. What will
-# GPU-Util read? Here `nvidia-smi` runs again and again beside the loop.
+# The other test is the one everybody sees: GPU-Util in `nvidia-smi`. **Guess** its reading in
+# two loops: the 64 x 64 step from the left end of the picture, and a kernel in which a single
+# thread counts clock ticks while the rest of the GPU has nothing to do.
 
 # %%
-my_gpu_util = None
+my_step_util, my_thread_util = None, None
 
 
-def gpu_util():
-    step = matmul_add(64)
-    gpu_us = time_gpu(step, cold_l2=False).median
+def watch(step, batch, seconds=2):
+    """Run step in a loop beside nvidia-smi; return its readings and microseconds a step."""
     uuid = torch.cuda.get_device_properties(0).uuid
     query = ["nvidia-smi", "-i", f"GPU-{uuid}", "--query-gpu=utilization.gpu"]
     query += ["--format=csv,noheader,nounits"]
-    answers, steps, start = [], 0, time.perf_counter()
-    while (seconds := time.perf_counter() - start) < 3:
+    said, steps, start = [], 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
         with subprocess.Popen(query, stdout=subprocess.PIPE, text=True) as smi:
             while smi.poll() is None:
-                for _ in range(500):
+                for _ in range(batch):
                     step()
                 torch.cuda.synchronize()
-                steps += 500
-            answers.append(smi.stdout.read().strip())
-    samples = [int(text) for text in answers[1:] if text.isdigit()]
-    if not samples:
-        raise RuntimeError(f"nvidia-smi gives no utilisation here but {answers[-1:]}")
-    return {"samples": samples, "gpu_us": gpu_us, "wall_us": 1e6 * seconds / steps}
+                steps += batch
+            said.append(smi.stdout.read().strip())
+    readings = [int(text) for text in said[len(said) // 2 :] if text.isdigit()]
+    if not readings:
+        raise RuntimeError(f"nvidia-smi gives no utilisation here but {said[-1:]}")
+    return readings, 1e6 * passed / steps
 
 
 # %% [markdown]
-# The busy share needs only two of our clocks: kernel time a step over wall time a step. Wall
-# time is that of the very loop that `nvidia-smi` watched; kernel time was taken just before.
+# The driver averages over a stretch of time, so only the second half of the readings counts.
+# The busy share needs two clocks: GPU time a step, taken just before, over the wall time of
+# the very loop that `nvidia-smi` watched.
+
 
 # %%
+def gpu_util():
+    loops = {"64 x 64 step": (matmul_add(64), 500)}
+    loops["one thread"] = (lambda: torch.cuda._sleep(10**6), 10)  # a million clock ticks
+    rows = []
+    for loop, (step, batch) in loops.items():
+        gpu_us = time_gpu(step, cold_l2=False).median
+        readings, wall_us = watch(step, batch)
+        row = {"loop": loop, "gpu_util": np.median(readings), "lowest": min(readings)}
+        rows.append({**row, "highest": max(readings), "gpu_us": gpu_us, "wall_us": wall_us})
+    return pd.DataFrame(rows)
+
+
 util = recorded("02_gpu_util", gpu_util)
-shown, busy = float(np.median(util["samples"])), util["gpu_us"] / util["wall_us"]
-guess(my_gpu_util, shown, "%", "GPU-Util, median sample")
-say(
-    f"GPU-Util reads {shown:.0f} % ({min(util['samples'])} to {max(util['samples'])} % in "
-    f"{len(util['samples'])} samples). Kernels ran {busy:.0%} of the time: "
-    f"{util['gpu_us']:.1f} us of every {util['wall_us']:.1f} us step."
-)
+util["busy_percent"] = 100 * (util.gpu_us / util.wall_us).clip(upper=1)
+guess(my_step_util, util.gpu_util[0], "%", "GPU-Util in the 64 x 64 loop")
+guess(my_thread_util, util.gpu_util[1], "%", "GPU-Util with one thread")
+show(util, digits=3)
 
 # %% [markdown]
-# GPU-Util says in how much of the sample window *some* kernel was resident. One tiny kernel
-# on one SM counts in full, and so does a kernel that hangs. Some tools call the same counter
-# "SM utilisation": read the field's description, not its label.
+# GPU-Util says in how much of a sample window *some* kernel was resident, and nothing about how
+# much of the GPU it used: one thread counts in full, and so does a kernel that hangs. Some
+# tools call the same counter "SM utilisation": read the field's description, not its label.
 #
-# > **Takeaway.** Double the work and watch the clock; do not read GPU-Util as "busy".
+# > **Takeaway.** Double the work and watch the clock; a GPU-Util of 100 % can be one thread.
 
 # %% [markdown]
 # ## What the GPU could do meanwhile
