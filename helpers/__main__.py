@@ -12,8 +12,9 @@ def main(arguments=None) -> int:
     commands.add_parser("doctor", help="say what this machine can do in the course")
     runner = commands.add_parser("run", help="execute the notebooks into build/")
     recorder = commands.add_parser("record", help="measure on this GPU and write data/")
-    for command in (runner, recorder):
-        command.add_argument("names", nargs="*", metavar="NN", help="only these, such as 01")
+    runner.add_argument("names", nargs="*", metavar="NN", help="only these, such as 01")
+    only = "only these notebooks or recordings, such as 01 or 01_cost"
+    recorder.add_argument("names", nargs="*", metavar="NN", help=only)
     chosen = parser.parse_args(arguments)
 
     # Imported here so that one command never needs what only another one uses.

@@ -139,7 +139,8 @@ def doctor():
                 status, detail, remedy = ask(*arguments)
         except Exception as error:  # whatever is broken here is what the reader came to learn
             lines = str(error).strip().splitlines() or ["no message"]
-            status, detail = MISSING, f"{type(error).__name__}: {lines[0][:300]}"
+            said = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+            status, detail = MISSING, f"{type(error).__name__}: {said[:200]}"
             remedy = "what needs it cannot run here; the notebooks show recordings instead"
         rows.append((status, what, detail, remedy))
         return status

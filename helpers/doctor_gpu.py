@@ -179,12 +179,16 @@ def quiet():
         detail = "nvidia-smi does not answer: clocks and other processes are unknown"
         return LIMITED, detail, "trust ratios measured side by side, not milliseconds"
     why = now.get("throttle", "unknown")
-    company = "other processes unknown" if others is None else f"{others} other processes"
+    company = "other processes unknown" if others is None else f"{others} others on it"
     detail = f"{company}, {now.get('sm_mhz', '?')} MHz, {now.get('temperature_c', '?')} C"
     slowed = any(word in why for word in ("power", "heat", "slowdown"))
     detail += f", slowed by: {why}" if slowed else ""
     if others or slowed:
-        return LIMITED, detail, "times will wander: compare medians and ratios; see nvidia-smi"
+        return (
+            LIMITED,
+            detail,
+            "an open notebook counts; other work makes times wander: trust ratios",
+        )
     return PASS, detail, ""
 
 

@@ -50,17 +50,17 @@ def check(name, answer, expected=_MISSING, *, cases=None, tol=0.0, hint="") -> N
 
 
 def guess(value, measured, unit="", what="") -> None:
-    """Print one line that compares a guess with what was measured (both in `unit`)."""
+    """Print one line that compares a guess with what was measured or worked out, in `unit`."""
     measured, unit = float(answers.plain(measured)), f" {unit}" if unit else ""
     told = f"{significant(measured, 3)}{unit}" if math.isfinite(measured) else "nothing"
     start = f"{what}: " if what else ""
     number = _as_float(answers.plain(value))
     if answers.untouched(value):
-        line = f"No guess written down. Measured: {told}."
+        line = f"No guess written down. It is {told}."
     elif not math.isfinite(number):
-        line = f"Your guess {answers.brief.repr(value)} is not a number. Measured: {told}."
+        line = f"Your guess {answers.brief.repr(value)} is not a number. It is {told}."
     else:
-        line = f"You guessed {number:g}{unit}; measured {told}{_ratio(number, measured)}."
+        line = f"You guessed {number:g}{unit}; it is {told}{_ratio(number, measured)}."
     print(" ".join((start + line).split()))
 
 

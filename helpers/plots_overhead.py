@@ -93,20 +93,35 @@ def precision_bars(modes, card):
 
 def repeats_over_time(calls):
     """Draw the time of each call in order, and their histogram (`calls`: call, time_us)."""
-    with picture(1, 2, figsize=(7.6, 3.2)) as (strip, bars):
-        strip.plot(calls.call, calls.time_us, ".", color=COLOURS["compute"], markersize=4)
-        middle, mean = calls.time_us.median(), calls.time_us.mean()
-        for name, y, line in (("median", middle, "-"), ("mean", mean, "--")):
-            colour = COLOURS["host" if name == "median" else "limit"]
-            label = f"{name} {y:,.1f} us"
-            strip.axhline(y, color=colour, linestyle=line, linewidth=1.2, label=label)
-        strip.legend(loc="upper right")
-        strip.set(xlabel="call", ylabel="us a call")
-        strip.set_title("In order")
-        bars.hist(calls.time_us, bins=40, color=COLOURS["compute"], orientation="horizontal")
-        bars.set(xscale="log", xlabel="calls (log scale)", ylim=strip.get_ylim())
-        bars.set_yticklabels([])
-        bars.set_title(f"{len(calls)} calls of one kernel")
+    times = calls.time_us
+    low, high = times.min(), times.quantile(0.97) * 1.01
+    usual, rare = calls[times <= high], calls[times > high]
+    with picture(1, 2, figsize=(7.6, 3.2), layout="constrained") as (strip, bars):
+        strip.plot(usual.call, usual.time_us, ".", color=COLOURS["compute"], markersize=4)
+        strip.plot(rare.call, [high] * len(rare), "^", color=COLOURS["limit"], clip_on=False)
+        for call, us in zip(rare.call, rare.time_us, strict=True):
+            if us == times.max():
+                strip.annotate(
+                    f" {us:,.0f} us", (call, high), (6, 3), textcoords="offset points"
+                )
+        for name, y, line in (("median", times.median(), "-"), ("mean", times.mean(), "--")):
+            for axes in (strip, bars):
+                axes.axhline(y, color=COLOURS["host"], linestyle=line, linewidth=1.2)
+            bars.text(
+                1,
+                y,
+                f"{name} {y:,.1f}",
+                va="bottom",
+                ha="right",
+                fontsize=9,
+                transform=bars.get_yaxis_transform(),
+            )
+        look = {"color": COLOURS["compute"], "orientation": "horizontal"}
+        bars.hist(usual.time_us, bins=30, **look)
+        strip.set(xlabel="call", ylabel="us a call", ylim=(low - 0.04 * (high - low), high))
+        bars.set(xlabel="calls", ylim=strip.get_ylim(), yticklabels=[])
+        strip.set_title("In order (triangles: beyond the axis)", pad=18)
+        bars.set_title(f"{len(calls)} calls of one kernel", pad=18)
 
 
 def crossover_by_gpu(model, found, host_us):

@@ -75,21 +75,21 @@ def gap_by_step(gaps, published):
 
 
 def option_bars(table):
-    """Step time and trace size: one bar for each option of the profiler (notebook 01)."""
+    """Step time over plain step and trace size: a bar for each option of the profiler."""
     y, size = range(0, -len(table), -1), {"figsize": (7.6, 3.8), "layout": "constrained"}
     with picture(1, 2, **size) as (left, right):
-        times, sizes = table["step_us"] / 1e3, table[["trace_kb", "gzip_kb"]].to_numpy() / 1e3
+        times, sizes = table["times"], table[["trace_kb", "gzip_kb"]].to_numpy() / 1e3
         left.barh(y, times, color=COLOURS["host"], height=0.7)
-        left.axvline(times.iloc[0], color=COLOURS["limit"], linewidth=1)
+        left.axvline(1, color=COLOURS["limit"], linewidth=1)
         right.barh(y, sizes[:, 0], color="#E8C9DA", height=0.7)
         right.barh(y, sizes[:, 1], color=COLOURS["memory"], height=0.7)
-        for at, ms, (raw, zipped) in zip(y, times, sizes, strict=True):
-            left.text(ms, at, f" {ms:.2f}", va="center", fontsize=9)
+        for at, ratio, (raw, zipped) in zip(y, times, sizes, strict=True):
+            left.text(ratio, at, f" {ratio:.2f}", va="center", fontsize=9)
             if raw > 0:
                 right.text(raw, at, f" {raw:.2f} ({zipped:.2f})", va="center", fontsize=9)
         left.set_yticks(y, table["option"])
         right.set_yticks(y, [""] * len(table))
-        left.set(xlabel="step (ms); line: no profiler", title="Time")
+        left.set(xlabel="step time / plain step just before", title="Time")
         right.set(xlabel="trace (MB); dark, in brackets: gzipped", title="Size")
         for axes in (left, right):
             axes.set(xlim=(0, axes.get_xlim()[1] * 1.25), ylim=(0.6 - len(table), 0.6))
@@ -97,23 +97,21 @@ def option_bars(table):
 
 
 def cost_run(steps):
-    """Every step's time before, during and after a profile, one row a process."""
-    colours = {"before": "host", "during": "launch", "after": "compute"}
-    processes = steps["process"].unique()
+    """Every step's time before, during and after a profile in one process."""
+    colours, start = {"before": "host", "during": "launch", "after": "compute"}, 0
     top = 2.5e-3 * steps["step_us"].median()
-    with picture(len(processes), 1, figsize=(7.6, 4.0), layout="constrained") as rows:
-        for axes, process in zip(rows, processes, strict=True):
-            mine, start = steps[steps["process"] == process], 0
-            for phase, colour in colours.items():
-                ms = mine.loc[mine["phase"] == phase, "step_us"].to_numpy() / 1e3
-                look, middle = {"color": COLOURS[colour]}, sorted(ms)[len(ms) // 2]
-                axes.plot(range(start, start + len(ms)), ms.clip(max=top), ".", **look)
-                axes.hlines(middle, start, start + len(ms) - 1, **look)
-                axes.text(start, 0, f"{phase}: median {middle:.2f} ms", va="bottom", **look)
-                start += len(ms) + 3
-            axes.set(ylim=(0, top * 1.02), ylabel="step (ms)")
-            axes.set_title(f"process {process}", pad=4)
-        rows[-1].set_xlabel("step (a dot on the upper edge took longer than the axis shows)")
+    with picture(figsize=(7.6, 3.0), layout="constrained") as axes:
+        for phase, colour in colours.items():
+            ms = steps.loc[steps["phase"] == phase, "step_us"].to_numpy() / 1e3
+            look, middle = {"color": COLOURS[colour]}, sorted(ms)[len(ms) // 2]
+            axes.plot(range(start, start + len(ms)), ms.clip(max=top), ".", **look)
+            axes.hlines(middle, start, start + len(ms) - 1, **look)
+            axes.text(start, 0, f"{phase}: median {middle:.2f} ms", va="bottom", **look)
+            start += len(ms) + 3
+        axes.set(ylim=(0, top * 1.02), ylabel="step (ms)", xticks=[])
+        axes.set_xlabel(
+            "one dot a step, in order (on the upper edge: longer than the axis shows)"
+        )
 
 
 def window_check(found):

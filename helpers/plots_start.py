@@ -84,7 +84,7 @@ def three_places():
     waiting = [(3 * i, 2.8) for i in range(5)], [(3 * i + 2.8, 0.8) for i in range(5)]
     ahead = [(1.2 * i, 1.1) for i in range(5)], [(1.1 + 3 * i, 2.95) for i in range(5)]
     programs = [
-        ("Overhead: the GPU waits for the host between kernels", *waiting, "launch"),
+        ("Overhead: the GPU waits for the host between kernels", *waiting, "compute"),
         ("Memory: the GPU works without a pause, mostly moving bytes", *ahead, "memory"),
         ("Compute: the GPU works without a pause, mostly calculating", *ahead, "compute"),
     ]

@@ -43,8 +43,9 @@ def run(names=None, mode=None) -> int:
 def record(names=None) -> int:
     """Run the notebooks' sources on this GPU and write data/; return the failures.
 
-    The sources run as plain Python, so this needs neither Jupyter nor IPython. Raises RunError
-    without a GPU.
+    `names` are notebooks (01) or single recordings (01_cost): then the others of that notebook
+    are replayed. The sources run as plain Python, so this needs neither Jupyter nor IPython.
+    Raises RunError without a GPU or for an unknown name.
     """
     import torch
 
@@ -57,8 +58,9 @@ def record(names=None) -> int:
     folder = ROOT / "notebooks" / "source"
     env = _environment({"COURSE_MODE": "record", "MPLBACKEND": "agg"})
     rows, failed = [], 0
-    for path in _select(sorted(folder.glob("[0-9][0-9]_*.py")), names):
-        print(f"\n=== recording {path.stem}", flush=True)
+    for path, only in _select_recordings(sorted(folder.glob("[0-9][0-9]_*.py")), names):
+        print(f"\n=== recording {', '.join(only) or path.stem}", flush=True)
+        env["COURSE_ONLY"] = ",".join(only)
         start = time.perf_counter()
         code = subprocess.run([sys.executable, "-u", str(path)], cwd=ROOT, env=env).returncode
         result = f"FAILED (exit status {code})" if code else "ok"
@@ -165,6 +167,16 @@ def _select(paths, names):
         known = ", ".join(p.stem for p in paths)
         raise RunError(f"No notebook starts with {', '.join(unknown)}. There are: {known}.")
     return [p for p in paths if not wanted or p.stem.startswith(tuple(wanted))]
+
+
+def _select_recordings(paths, names):
+    """Pair each selected source with the recordings asked for by name; [] stands for all."""
+    known = {p: re.findall(r'recorded\(\s*"(\w+)"', p.read_text("utf-8")) for p in paths}
+    names = names or [path.stem for path in paths]
+    whole = [name for name in names if name not in sum(known.values(), [])]
+    done = _select(paths, whole) if whole or not paths else []
+    some = [(p, [name for name in own if name in names]) for p, own in known.items()]
+    return [(p, []) for p in done] + [(p, only) for p, only in some if only and p not in done]
 
 
 def _need_nbclient():

@@ -2,8 +2,8 @@
 
 import math
 
-BUDGET_S = 0.3  # sampling time of one measurement
-BATCH_S = 0.05  # one warm-up reading; two or more of them let the clocks ramp
+BUDGET_S = 0.2  # sampling time of one measurement
+BATCH_S = 0.04  # one warm-up reading; two or more of them let the clocks ramp
 WARM_CAP_S = 0.6  # warming ends here even if the readings have not settled
 BLOCK_S = 0.01  # a wall-clock block, unless synchronising would be over 1 % of it
 

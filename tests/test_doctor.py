@@ -257,8 +257,8 @@ def test_a_t4_is_told_what_differs(gpu):
     ("others", "now", "status", "word"),
     [
         (0, {"sm_mhz": 1980, "throttle": "idle"}, "PASS", "1980 MHz"),
-        (0, {"sm_mhz": 1980, "throttle": "none"}, "PASS", "0 other processes"),
-        (2, {"sm_mhz": 1980, "throttle": "none"}, "LIMITED", "2 other processes"),
+        (0, {"sm_mhz": 1980, "throttle": "none"}, "PASS", "0 others on it"),
+        (2, {"sm_mhz": 1980, "throttle": "none"}, "LIMITED", "2 others on it"),
         (0, {"sm_mhz": 900, "throttle": "power cap, heat"}, "LIMITED", "slowed by: power cap"),
         (None, {"sm_mhz": 1980}, "PASS", "other processes unknown"),
         (None, {}, "LIMITED", "does not answer"),

@@ -198,22 +198,22 @@ def test_mistakes_of_the_author_are_raised():
 @pytest.mark.parametrize(
     ("value", "line"),
     [
-        (None, "No guess written down. Measured: 12.3 us."),
-        (..., "No guess written down. Measured: 12.3 us."),
-        (100, "You guessed 100 us; measured 12.3 us: 8.1 times too high."),
-        (1.5, "You guessed 1.5 us; measured 12.3 us: 8.2 times too low."),
-        (1e7, "You guessed 1e+07 us; measured 12.3 us: 813008 times too high."),
-        (12, "You guessed 12 us; measured 12.3 us: within 10 %."),
-        (np.float32(100), "You guessed 100 us; measured 12.3 us: 8.1 times too high."),
-        (torch.tensor(100), "You guessed 100 us; measured 12.3 us: 8.1 times too high."),
-        ("100", "You guessed 100 us; measured 12.3 us: 8.1 times too high."),
-        (0, "You guessed 0 us; measured 12.3 us: a guess has to be above zero."),
-        (-5, "You guessed -5 us; measured 12.3 us: a guess has to be above zero."),
-        ("fast", "Your guess 'fast' is not a number. Measured: 12.3 us."),
-        (math.nan, "Your guess nan is not a number. Measured: 12.3 us."),
-        (math.inf, "Your guess inf is not a number. Measured: 12.3 us."),
-        (True, "Your guess True is not a number. Measured: 12.3 us."),
-        ([1, 2], "Your guess [1, 2] is not a number. Measured: 12.3 us."),
+        (None, "No guess written down. It is 12.3 us."),
+        (..., "No guess written down. It is 12.3 us."),
+        (100, "You guessed 100 us; it is 12.3 us: 8.1 times too high."),
+        (1.5, "You guessed 1.5 us; it is 12.3 us: 8.2 times too low."),
+        (1e7, "You guessed 1e+07 us; it is 12.3 us: 813008 times too high."),
+        (12, "You guessed 12 us; it is 12.3 us: within 10 %."),
+        (np.float32(100), "You guessed 100 us; it is 12.3 us: 8.1 times too high."),
+        (torch.tensor(100), "You guessed 100 us; it is 12.3 us: 8.1 times too high."),
+        ("100", "You guessed 100 us; it is 12.3 us: 8.1 times too high."),
+        (0, "You guessed 0 us; it is 12.3 us: a guess has to be above zero."),
+        (-5, "You guessed -5 us; it is 12.3 us: a guess has to be above zero."),
+        ("fast", "Your guess 'fast' is not a number. It is 12.3 us."),
+        (math.nan, "Your guess nan is not a number. It is 12.3 us."),
+        (math.inf, "Your guess inf is not a number. It is 12.3 us."),
+        (True, "Your guess True is not a number. It is 12.3 us."),
+        ([1, 2], "Your guess [1, 2] is not a number. It is 12.3 us."),
     ],
 )
 def test_guess(said, value, line):
@@ -231,8 +231,8 @@ def test_guess_of_odd_things(said):
         torch.ones(3),
     ):
         assert said(guess, value, 3, "us").startswith("Your guess ")
-    assert said(guess, 3, math.nan, "us") == "You guessed 3 us; measured nothing."
-    assert said(guess, 3, 0) == "You guessed 3; measured 0.00."
+    assert said(guess, 3, math.nan, "us") == "You guessed 3 us; it is nothing."
+    assert said(guess, 3, 0) == "You guessed 3; it is 0.00."
 
 
 # ---- the ladder

@@ -111,3 +111,20 @@ def test_the_doctor_is_called_by_name(monkeypatch):
     doctor = pytest.importorskip("helpers.doctor")
     monkeypatch.setattr(doctor, "main", lambda: 1)
     assert main(["doctor"]) == 1
+
+
+def test_single_recordings_can_be_made_anew(tmp_path):
+    for name, made in {"00_a": ["00_x", "00_y"], "01_b": ["01_x"]}.items():
+        calls = "\n".join(f'recorded("{one}", measure)' for one in made)
+        (tmp_path / f"{name}.py").write_text(calls)
+    paths = sorted(tmp_path.glob("*.py"))
+
+    def chosen(*names):
+        return [(p.stem, only) for p, only in run._select_recordings(paths, list(names))]
+
+    assert chosen() == [("00_a", []), ("01_b", [])]
+    assert chosen("00_y") == [("00_a", ["00_y"])]
+    assert chosen("01", "00_x") == [("01_b", []), ("00_a", ["00_x"])]
+    assert chosen("00_a", "00_x") == [("00_a", [])]
+    with pytest.raises(run.RunError, match="00_z"):
+        chosen("00_z")

@@ -145,6 +145,9 @@ say(
     f"host, waiting included, **{host_us:.0f} us**. Published (A100, three steps): "
     f"{article['self_cuda_time_total']} us and {article['self_cpu_time_total']} us."
 )
+buffer = events.loc[events["name"] == "Activity Buffer Request", "self_cpu_us"].sum()
+if buffer:
+    say(f"Of that, **{buffer:.0f} us** are the profiler's own `Activity Buffer Request`.")
 levels = {"matmul_add": 0, "aten::matmul": 1, "aten::mm": 2, "aten::add": 1}
 plots.self_and_total(events, levels)
 
@@ -154,8 +157,9 @@ plots.self_and_total(events, levels)
 # row, in `aten::mm`, in `aten::matmul` and in the label; a label's device row even spans the gaps
 # between kernels. The printed "Self CUDA time total" leaves labels out, old versions did not.
 #
-# A kernel takes microseconds, its arithmetic almost nothing. The article profiled a cold start. A
-# negative self time means children outlast their parent: distrust that row.
+# A buffer request, if there is one, falls inside the op that was running: the profiler's own cost
+# looks like `aten::mm`'s. A kernel takes microseconds, its arithmetic almost nothing. A negative
+# self time means children outlast their parent: distrust that row.
 #
 # > **Takeaway.** For the GPU add kernel rows; for the host add self times; never add totals.
 
@@ -362,13 +366,14 @@ def step_times_us(step, steps, at_end=lambda: None):
 
 
 # %% [markdown]
-# `profiled` takes one set of options: two steps of warm-up, six recorded, their median time. The
-# trace is exported once; a name ending in `.json.gz` makes it gzipped. `columns` are the headings
-# of the printed table.
+# `profiled` takes one set of options: plain steps first, then two of warm-up and six recorded;
+# median times. The trace is exported once; a name ending in `.json.gz` makes it gzipped.
+# `columns` are the headings of the printed table.
 
 
 # %%
 def profiled(name, on, activities, steps=6):
+    plain = sorted(step_times_us(many_small_kernels(), 25)[10:])
     plan = schedule(wait=0, warmup=2, active=steps, repeat=1)
     wanted = {option: True for option in on if option != "labels"}
     with profile(activities=activities, schedule=plan, **wanted) as prof:
@@ -380,6 +385,7 @@ def profiled(name, on, activities, steps=6):
     trace = gzip.decompress(path.read_bytes())
     return {
         "option": name,
+        "plain_us": plain[len(plain) // 2],
         "step_us": sorted(times[2:])[steps // 2],
         "events": len(json.loads(trace)["traceEvents"]),
         "trace_kb": len(trace) / 1e3,
@@ -389,18 +395,19 @@ def profiled(name, on, activities, steps=6):
 
 
 # %% [markdown]
-# Each option alone, then all. `record_function` labels run even without a profiler, so the plain
-# step is timed with and without them, first of all and in a process that has never profiled. The
-# last column, *adds*, holds the new columns of the printed table.
+# Each option alone, then all. `plain_us` is the same step without profiler or labels just before:
+# a host's speed drifts, and a ratio of neighbours does not. Labels run even without a profiler, so
+# the first row times them alone, in a process that has yet to profile. *adds* holds new columns.
 
 
 # %%
 def options():
     def every_option():
-        rows = []
-        for name, labels in (("no profiler", False), ("no profiler, labels", True)):
-            times = sorted(step_times_us(many_small_kernels(labels), 40)[20:])
-            rows.append({"option": name, "step_us": times[10]})
+        plain, labelled = (
+            sorted(step_times_us(many_small_kernels(labels), 60)[20:])[20]
+            for labels in (False, True)
+        )
+        rows = [{"option": "labels, no profiler", "plain_us": plain, "step_us": labelled}]
         cpu, both = [ProfilerActivity.CPU], [ProfilerActivity.CPU, ProfilerActivity.CUDA]
         extra = ["labels", "record_shapes", "with_stack", "profile_memory", "with_flops"]
         rows += [profiled("CPU", [], cpu), profiled("CPU + CUDA", [], both)]
@@ -416,19 +423,20 @@ def options():
 
 
 cost_of = recorded("01_options", options)
+cost_of["times"] = cost_of["step_us"] / cost_of["plain_us"]
 show(cost_of, digits=3)
 
 # %% [markdown]
-# Left: step time, the unprofiled step marked. Right: the size of the trace of six steps, raw and
-# gzipped. Read the two together: what is recorded must be written.
+# Left: how many times as long as its plain neighbour a step takes. Right: the size of the trace of
+# six steps, raw and gzipped. Read the two together: what is recorded must be written.
 
 # %%
 plots.option_bars(cost_of)
 by = cost_of.set_index("option")
-longer = by["step_us"] / by["step_us"]["no profiler"]
+longer = by["times"]
 dearest = longer.filter(like="+ ").drop(["+ all five", "CPU + CUDA"]).idxmax()
-stack, usual = by.loc["+ with_stack"], by.loc["CPU + CUDA"]
-label_us = (by["step_us"]["no profiler, labels"] - by["step_us"]["no profiler"]) / 20
+stack, usual, labels = (by.loc[n] for n in ("+ with_stack", "CPU + CUDA", by.index[0]))
+label_us = (labels["step_us"] - labels["plain_us"]) / 20
 say(
     f"CPU and CUDA activities make this step **{longer['CPU + CUDA']:.1f} times** as long, "
     f"everything **{longer['+ all five']:.1f} times**. Dearest alone: `{dearest}`. Stacks "
@@ -468,28 +476,25 @@ def cost():
             during = step_times_us(step, 30)
         return {"before": before, "during": during, "after": step_times_us(step, 30)}
 
-    rows = []
-    for process in (1, 2):
-        for phase, times in in_fresh_process(before_during_after).items():
-            rows += [(process, phase, n, t) for n, t in enumerate(times)]
-    return pd.DataFrame(rows, columns=["process", "phase", "step", "step_us"])
+    phases = in_fresh_process(before_during_after).items()
+    rows = [(phase, n, us) for phase, times in phases for n, us in enumerate(times)]
+    return pd.DataFrame(rows, columns=["phase", "step", "step_us"])
 
 
 steps = recorded("01_cost", cost)
 
 # %% [markdown]
-# Every dot is one step: 30 before, 30 during and 30 after a profile, in two fresh processes. The
-# second process's "before" is also the first one's "after, in a fresh process".
+# Every dot is one step: 30 before, 30 during and 30 after a profile, in one fresh process. The
+# first row of the table above holds the same plain step in another fresh process.
 
 # %%
 plots.cost_run(steps)
-median = steps.groupby(["phase", "process"])["step_us"].median().unstack()
-ratio = (median / median.loc["before"]).mean(axis="columns")
-fresh = median.loc["before", 2] / median.loc["before", 1]
+median = steps.groupby("phase")["step_us"].median()
+ratio, fresh = median / median["before"], labels["plain_us"] / median["before"]
 say(
     f"During: **{ratio['during']:.2f} times** as long as before. After: "
-    f"**{ratio['after']:.2f} times** in the same process, **{fresh:.2f} times** in a fresh "
-    "one. That last ratio is what two processes differ by anyway."
+    f"**{ratio['after']:.2f} times** in the same process. The other fresh process, never "
+    f"profiled: {fresh:.2f} times; so much do two processes differ anyway."
 )
 
 # %% [markdown]
