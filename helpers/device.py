@@ -2,8 +2,11 @@
 
 import csv
 import functools
+import itertools
 import math
 import platform
+import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,12 +134,33 @@ def _halving(measure, size, smallest, what):
         print(f"out of GPU memory: {what} halved to {size:,}")
 
 
+def burst_us(step, calls=20):
+    """Median GPU time of step() in us, called back to back for a moment after a pause.
+
+    The first calls after a pause run at full clock, before a power limit lowers it. For steps
+    that take the GPU longer than the host. RuntimeError without a GPU.
+    """
+    import torch
+
+    step()
+    torch.cuda.synchronize()
+    time.sleep(0.5)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 6)]
+    for mark in marks:
+        step()
+        mark.record()
+    torch.cuda.synchronize()
+    spans = [a.elapsed_time(b) for a, b in itertools.pairwise(marks[5:])]
+    return statistics.median(spans) * 1e3
+
+
 def ceilings(gib=2.0):
     """What this GPU reaches: dict(copy_bytes_per_s, matmul_flops (FLOP/s), dtype), measured.
 
-    One pass over `gib` GiB, bytes read plus written, and the best of a 4096 and an 8192 square
-    matmul in native_dtype() (large ones draw more power and may clock lower); random data, GPU
-    time. Less on a card with little free memory, which is printed. RuntimeError without a GPU.
+    One pass over `gib` GiB, bytes read plus written; and the best of a 4096 and an 8192 square
+    matmul in native_dtype(), in a burst: for seconds on end the power limit allows less.
+    Random data, GPU time. Less on a card with little free memory, which is printed.
+    RuntimeError without a GPU.
     """
     import torch
 
@@ -157,9 +181,7 @@ def ceilings(gib=2.0):
     def matmul(n):
         a, b = (torch.randn(n, n, dtype=dtype, device="cuda") for _ in range(2))
         out = torch.empty_like(a)
-        return achieved(
-            matmul_flops(n, n, n), time_gpu(lambda: torch.mm(a, b, out=out)).median
-        )
+        return achieved(matmul_flops(n, n, n), burst_us(lambda: torch.mm(a, b, out=out)))
 
     nbytes = int(gib * 2**30)
     if nbytes > free // 8:  # two buffers in a quarter of what is free

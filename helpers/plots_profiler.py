@@ -98,7 +98,13 @@ def option_bars(table):
 
 def cost_run(steps):
     """Every step's time before, during and after a profile in one process."""
-    colours, start = {"before": "host", "during": "launch", "after": "compute"}, 0
+    colours = {
+        "before": "host",
+        "before again": "host",
+        "during": "launch",
+        "after": "compute",
+    }
+    start = 0
     top = 2.5e-3 * steps["step_us"].median()
     with picture(figsize=(7.6, 3.0), layout="constrained") as axes:
         for phase, colour in colours.items():

@@ -6,6 +6,7 @@ L2, medians. Times are microseconds. The current device is timed, and `time_gpu`
 current stream: work on another stream counts if fn joins that stream before it returns.
 """
 
+import gc
 import inspect
 import math
 import statistics
@@ -114,6 +115,8 @@ def time_gpu(fn, *, cold_l2=True):
         except Exception as error:  # if it is fn's own, the calls below raise it again
             cause = error.__context__ or error
             why = f"no graph: {(str(cause) or type(cause).__name__).splitlines()[0]}"
+            del cause
+        gc.collect()  # the error's traceback keeps the flush buffer alive, in a cycle
     samples = sampling.calls(fn, device, flush, pad, sampling.count(wall + pad * each))
     return _timing("time_gpu", samples, first, f"CUDA events, {l2} ({why})", device)
 

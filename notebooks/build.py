@@ -185,7 +185,7 @@ def _head(path) -> dict:
             '"*30 minutes. ..."'
         )
     needs = text[line.start(2) :].partition("\n\n")[0]
-    needs = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", " ".join(needs.split()).strip("*_ "))
+    needs = " ".join(needs.split()).strip("*_ ").partition(" Comes after")[0]
     return {"question": title[1].strip(), "minutes": line[1], "needs": needs}
 
 

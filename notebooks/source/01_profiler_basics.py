@@ -65,6 +65,8 @@ def first_profile():
             with record_function("matmul_add"):
                 torch.add(torch.matmul(x, w), b)
         torch.cuda.synchronize()  # inside the window, or the last kernels are cut off
+    if not any(e.device_type.name == "CUDA" for e in prof.events()):
+        raise RuntimeError("the profiler saw no GPU kernels here")
     return prof
 
 
@@ -153,13 +155,13 @@ plots.self_and_total(events, levels)
 
 # %% [markdown]
 # The bars are host rows: length is total, the dark part is self. The label contains both ops, so
-# adding totals counts the same microseconds at every level. A kernel's time appears in its own
-# row, in `aten::mm`, in `aten::matmul` and in the label; a label's device row even spans the gaps
-# between kernels. The printed "Self CUDA time total" leaves labels out, old versions did not.
+# adding totals counts the same microseconds at every level. A kernel's time stands in its own row,
+# in `aten::mm`, in `aten::matmul` and in the label, whose device row spans even the gaps. The
+# printed "Self CUDA time total" leaves labels out; old versions did not.
 #
-# A buffer request, if there is one, falls inside the op that was running: the profiler's own cost
-# looks like `aten::mm`'s. A kernel takes microseconds, its arithmetic almost nothing. A negative
-# self time means children outlast their parent: distrust that row.
+# A buffer request, if there is one, falls inside the op that was running: the profiler's cost looks
+# like `aten::mm`'s. A kernel takes microseconds, its arithmetic almost nothing. A negative self
+# time means that children outlast their parent.
 #
 # > **Takeaway.** For the GPU add kernel rows; for the host add self times; never add totals.
 
@@ -396,30 +398,58 @@ def profiled(name, on, activities, steps=6):
 
 # %% [markdown]
 # Each option alone, then all. `plain_us` is the same step without profiler or labels just before:
-# a host's speed drifts, and a ratio of neighbours does not. Labels run even without a profiler, so
-# the first row times them alone, in a process that has yet to profile. *adds* holds new columns.
+# a host's speed drifts, and a ratio of neighbours does less. Labels run even without a profiler:
+# the first row alternates steps with and without them. *adds* holds new columns of the table.
 
 
 # %%
-def options():
-    def every_option():
-        plain, labelled = (
-            sorted(step_times_us(many_small_kernels(labels), 60)[20:])[20]
-            for labels in (False, True)
-        )
-        rows = [{"option": "labels, no profiler", "plain_us": plain, "step_us": labelled}]
-        cpu, both = [ProfilerActivity.CPU], [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-        extra = ["labels", "record_shapes", "with_stack", "profile_memory", "with_flops"]
-        rows += [profiled("CPU", [], cpu), profiled("CPU + CUDA", [], both)]
-        rows += [profiled(f"+ {one}", [one], both) for one in extra]
-        return [*rows, profiled("+ all five", extra, both)]
+def every_option():
+    plain, labelled = many_small_kernels(), many_small_kernels(labels=True)
+    pairs = [(step_times_us(plain, 1)[0], step_times_us(labelled, 1)[0]) for _ in range(80)]
+    plain_us, labelled_us = (sorted(times)[30] for times in zip(*pairs[20:], strict=True))
+    first = {"option": "labels, no profiler", "plain_us": plain_us, "step_us": labelled_us}
+    cpu, both = [ProfilerActivity.CPU], [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    extra = ["labels", "record_shapes", "with_stack", "profile_memory", "with_flops"]
+    rows = [first, profiled("CPU", [], cpu), profiled("CPU + CUDA", [], both)]
+    rows += [profiled(f"+ {one}", [one], both) for one in extra]
+    return [*rows, profiled("+ all five", extra, both)]
 
-    table = in_fresh_process(every_option)
+
+@functools.cache
+def one_process():
+    return in_fresh_process(before_and_after_profiling)
+
+
+def options():
+    table = one_process()["options"]
     usual = next(row["columns"] for row in table if row["option"] == "CPU + CUDA")
     for row in table:
-        new = [c for c in row.pop("columns", []) if c not in usual]
+        new = [c for c in row.get("columns", []) if c not in usual]
         row["adds"] = ", ".join(c for c in new if not c.startswith("Self"))
-    return pd.DataFrame(table)
+    return pd.DataFrame(table).drop(columns="columns")
+
+
+# %% [markdown]
+# One fresh process serves this section, the next, and the ladder: first the block's plain times,
+# then steps before, during and after a profile, then the options. So plain steps in the table
+# come from a process that has already profiled. `in_fresh_process` sends it all of these functions.
+
+
+# %%
+def before_and_after_profiling():
+    times = []
+    for tokens in (8192, 64):
+        x = make_input(tokens, "cuda", native_dtype())
+        step = functools.partial(make_block("cuda", native_dtype()), x)
+        gpu_us = time_gpu(step, cold_l2=False).median  # the cache as warm as in a loop
+        times.append([tokens, time_wall(step).median, time_host(step).median, gpu_us])
+    step = many_small_kernels()
+    step_times_us(step, 30)
+    phases = {phase: step_times_us(step, 30) for phase in ("before", "before again")}
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):
+        phases["during"] = step_times_us(step, 30)
+    phases["after"] = step_times_us(step, 30)
+    return {"times": times, "phases": phases, "options": every_option()}
 
 
 cost_of = recorded("01_options", options)
@@ -468,15 +498,7 @@ say(
 
 # %%
 def cost():
-    def before_during_after():
-        step = many_small_kernels()
-        step_times_us(step, 30)
-        before = step_times_us(step, 30)
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):
-            during = step_times_us(step, 30)
-        return {"before": before, "during": during, "after": step_times_us(step, 30)}
-
-    phases = in_fresh_process(before_during_after).items()
+    phases = one_process()["phases"].items()
     rows = [(phase, n, us) for phase, times in phases for n, us in enumerate(times)]
     return pd.DataFrame(rows, columns=["phase", "step", "step_us"])
 
@@ -484,17 +506,17 @@ def cost():
 steps = recorded("01_cost", cost)
 
 # %% [markdown]
-# Every dot is one step: 30 before, 30 during and 30 after a profile, in one fresh process. The
-# first row of the table above holds the same plain step in another fresh process.
+# Every dot is one step: twice 30 before a profile, 30 during and 30 after it. The two stretches
+# before it are the control: what changes between them, no profile has caused.
 
 # %%
 plots.cost_run(steps)
 median = steps.groupby("phase")["step_us"].median()
-ratio, fresh = median / median["before"], labels["plain_us"] / median["before"]
+ratio = median / median["before"]
 say(
     f"During: **{ratio['during']:.2f} times** as long as before. After: "
-    f"**{ratio['after']:.2f} times** in the same process. The other fresh process, never "
-    f"profiled: {fresh:.2f} times; so much do two processes differ anyway."
+    f"**{ratio['after']:.2f} times**, in the same process. The control, before again: "
+    f"{ratio['before again']:.2f} times."
 )
 
 # %% [markdown]
@@ -577,23 +599,21 @@ for name, kernels in found.items():
 # %% [markdown]
 # `helpers.capture` does this, drains the queue first and last, refuses nesting and a short or
 # empty window, uses a fresh profiler, and exports once. Now it counts the block's kernels, while
-# the times come from a fresh process that never profiles.
+# the times are those that the fresh process took before it profiled anything.
 
 
 # %%
-def rung():
-    def times():
-        block, rows = make_block("cuda", native_dtype()), []
-        for tokens in (8192, 64):
-            step = functools.partial(block, make_input(tokens, "cuda", native_dtype()))
-            times = {"time_us": time_wall(step).median, "host_us": time_host(step).median}
-            rows.append({"tokens": tokens, **times, "gpu_us": time_gpu(step).median})
-        return rows
+@functools.cache
+def block_profile(tokens):
+    block = make_block("cuda", native_dtype())
+    return capture(functools.partial(block, make_input(tokens, "cuda", native_dtype())))
 
-    table, block = pd.DataFrame(in_fresh_process(times)), make_block("cuda", native_dtype())
-    inputs = [make_input(tokens, "cuda", native_dtype()) for tokens in table["tokens"]]
-    profiles = [capture(functools.partial(block, x)) for x in inputs]
+
+def rung():
+    columns = ["tokens", "time_us", "host_us", "gpu_us"]
+    table = pd.DataFrame(one_process()["times"], columns=columns)
     table.insert(0, "rung", "eager, counted")
+    profiles = [block_profile(tokens) for tokens in table["tokens"]]
     table["kernels_per_step"] = [each.kernels_per_step for each in profiles]
     table["profiled_us"] = [each.wall_us_per_step for each in profiles]
     busy = table["gpu_us"] / table["time_us"]
@@ -602,13 +622,33 @@ def rung():
 
 
 block_rung = recorded("01_rung", rung)
-show(block_rung)
 
 # %% [markdown]
-# Compare the two counts: the ops are the same, but the library may pick other kernels for another
-# size. Where `gpu_us` is far below `time_us`, the GPU waits for the host: the next notebook's
-# subject. `profiled_us` is the same step under the profiler. `capture` also tells of launches
-# whose kernels are missing: some versions lose the first of a window.
+# And which kernels are they? The same profiles, by name: launches a step, and microseconds of GPU
+# time a step.
+
+
+# %%
+def block_kernels():
+    rows = []
+    for tokens in (8192, 64):
+        found = block_profile(tokens)
+        by_name = found.kernels.query("kind == 'kernel'").groupby("name", sort=False)
+        for name, kernels in by_name["dur_us"]:
+            each = len(kernels) / found.steps, kernels.sum() / found.steps
+            rows.append((tokens, name[:60], *each))
+    return pd.DataFrame(rows, columns=["tokens", "kernel", "launches", "us"])
+
+
+kernels_of = recorded("01_kernels", block_kernels)
+show(block_rung)
+show(kernels_of, digits=3)
+
+# %% [markdown]
+# Same ops, two sizes: the library picks kernels by shape. Few rows make few tiles; then it may
+# split a sum over several blocks, and a second kernel (`splitK`, `reduce`) adds the parts. Where
+# `gpu_us` is far below `time_us`, the GPU waits for the host: the next notebook's subject.
+# `profiled_us` is the same step under the profiler.
 #
 # > **Takeaway.** A profile is evidence only after its kernels have been counted.
 
@@ -702,5 +742,3 @@ check("recorded_steps", recorded_steps, cases=[((lambda: torch.ones(8).add(1),),
 # - Add kernel rows for the GPU and self times for the host; totals count time twice.
 # - A profile slows what it watches and can hold other steps' kernels: count them, and take times
 #   elsewhere.
-#
-# Next: [2. Is the GPU working or waiting?](02_overhead_or_compute.ipynb)

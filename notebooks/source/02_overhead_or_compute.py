@@ -20,7 +20,7 @@ import _setup  # noqa: F401
 import subprocess
 import time
 import timeit
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ from torch.profiler import profile, record_function, schedule
 from helpers import plots
 from helpers.block import make_block, make_input
 from helpers.capture import capture
-from helpers.device import bandwidth, ceilings, clocks, fraction, native_dtype, peak
+from helpers.device import bandwidth, burst_us, ceilings, clocks, fraction, native_dtype, peak
 from helpers.display import say, show
 from helpers.exercises import check, guess, ladder
 from helpers.fresh import in_fresh_process
@@ -134,25 +134,30 @@ def profile_rows(n):
         if row.is_user_annotation or row.key.startswith("ProfilerStep"):
             return "label, GPU row" if row.device_type.name == "CUDA" else "label"
         if row.device_type.name == "CUDA":
-            return "kernel"
+            return "memset or copy" if row.key.startswith("Mem") else "kernel"
         return "operator" if "::" in row.key else "runtime or profiler"
 
     times = ("count", "self_cpu_time_total", "self_device_time_total", "device_time_total")
     table = prof.key_averages()
+    if not any(row.device_type.name == "CUDA" for row in table):
+        raise RuntimeError("the profiler saw no GPU kernels here")
     return [[n, r.key[:40], kind(r), *(getattr(r, time) for time in times)] for r in table]
 
 
 # %% [markdown]
-# GPU rows marked as user annotations are labels, not kernels. Two fresh processes follow, one
-# for each size that the article shows. `waiting_us` is the part of the host total that is a
+# GPU rows marked as user annotations are labels, not kernels. One fresh process follows: n = 64
+# while it is cold, then the article's other size, which is no longer cold. `waiting_us` is the part of the host total that is a
 # single call, `cudaDeviceSynchronize`: the profiler waiting for the GPU at the end.
 
 
 # %%
+def both_sizes():
+    return profile_rows(64) + profile_rows(4096)
+
+
 def article_tables():
     names = ["n", "name", "kind", "calls", "self_host_us", "self_device_us", "device_us"]
-    found = [row for n in (64, 4096) for row in in_fresh_process(profile_rows, n=n)]
-    return pd.DataFrame(found, columns=names)
+    return pd.DataFrame(in_fresh_process(both_sizes), columns=names)
 
 
 rows = recorded("02_article_tables", article_tables)
@@ -180,17 +185,20 @@ sums = big.groupby("kind")[["calls", "self_device_us", "device_us"]].sum().reset
 show(sums)
 right = big[big.kind == "kernel"].self_device_us.sum()
 launches = big[big.name.str.contains("LaunchKernel")].calls.sum()
+clears = big[big.kind == "memset or copy"].calls.sum()
 say(
     f"Wrong: adding the whole self column gives {big.self_device_us.sum():,.0f} us, "
     f"{big.self_device_us.sum() / right:.1f} times the right sum; the whole total column "
     f"{big.device_us.sum() / right:.1f} times. Right: the kernel rows alone, {right:,.0f} us "
-    f"({big[big.kind == 'kernel'].calls.sum()} kernels for {launches} launches)."
+    f"({big[big.kind == 'kernel'].calls.sum()} kernels for {launches} launches, and {clears} "
+    "memsets or copies)."
 )
 
 # %% [markdown]
 # One kernel's time appears in its kernel row, in the operator that launched it, in each parent
-# operator, and in labels on both sides. Tools that disagree usually add different rows. Even
-# the kernel rows can hold work launched before the window: more kernels than launches.
+# operator, and in labels on both sides. Tools that disagree usually add different rows. Memsets
+# and copies are GPU work too, with rows of their own: some libraries clear a workspace before a
+# large matmul. More kernels than launches would mean work from before the window.
 #
 # > **Takeaway.** GPU time is the sum of the kernel rows, and nothing else in the table.
 
@@ -272,7 +280,7 @@ my_step_util, my_thread_util = None, None
 
 def watch(step, batch, seconds=2):
     """Run step in a loop beside nvidia-smi; return its readings and microseconds a step."""
-    uuid = torch.cuda.get_device_properties(0).uuid
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
     query = ["nvidia-smi", "-i", f"GPU-{uuid}", "--query-gpu=utilization.gpu"]
     query += ["--format=csv,noheader,nounits"]
     said, steps, start = [], 0, time.perf_counter()
@@ -350,9 +358,9 @@ show(meanwhile)
 op = meanwhile.iloc[-1]
 say(
     f"While PyTorch launches one operation, this GPU could do {op.flops_meanwhile / 1e9:.1f} "
-    f"billion FLOPs: a square matmul of n = {(op.flops_meanwhile / 2) ** (1 / 3):,.0f}. During "
-    f"one Python add: {meanwhile.flops_meanwhile[0] / 1e6:.1f} million; the A100 figure is "
-    f"{float(published['a100_during_one_python_op', 'flops']) / 1e6:.2f} million."
+    f"billion FLOPs: a square matmul of n = {(op.flops_meanwhile / 2) ** (1 / 3):,.0f}. "
+    f"During one Python add: {meanwhile.flops_meanwhile[0] / 1e6:.1f} million; the A100 "
+    f"figure is {float(published['a100_during_one_python_op', 'flops']) / 1e6:.2f} million."
 )
 
 # %% [markdown]
@@ -368,27 +376,58 @@ say(
 #
 # **Guess.** One 4096 x 4096 matmul in fp32, TF32, fp16 and bf16. fp16 moves half the bytes of
 # fp32. Is it twice as fast? `set_float32_matmul_precision("high")` lets fp32 matmuls run as TF32
-# on tensor cores; the switch is global, so the cell puts it back.
+# on tensor cores. That switch is global, so a fresh process takes it; the block is timed there
+# too, for the ladder at the end.
 
 
 # %%
-def precision_sweep():
+def every_precision():
     modes = {"fp32": (torch.float32, "highest"), "tf32": (torch.float32, "high")}
     modes |= {"fp16": (torch.float16, "highest"), "bf16": (torch.bfloat16, "highest")}
     if torch.cuda.get_device_capability() < (8, 0):  # before Ampere: neither TF32 nor bf16
         del modes["tf32"], modes["bf16"]
-    n, rows, before = 4096, [], torch.get_float32_matmul_precision()
-    try:
+
+    def each(on_matmul, on_block):
         for mode, (dtype, setting) in modes.items():
             torch.set_float32_matmul_precision(setting)
-            x, w = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
-            step = partial(torch.matmul, x, w)
-            time_us, kernels = time_gpu(step).median, capture(step).kernels
-            kernel = kernels.loc[kernels.dur_us.idxmax(), "name"]
-            rows.append({"precision": mode, "n": n, "time_us": time_us, "kernel": kernel[:88]})
-    finally:
-        torch.set_float32_matmul_precision(before)
-    return pd.DataFrame(rows)
+            x, w = (torch.randn(4096, 4096, device="cuda", dtype=dtype) for _ in range(2))
+            yield mode, 4096, on_matmul(partial(torch.matmul, x, w))
+            block = make_block("cuda", dtype)
+            for tokens in (8192, 64) if dtype in (torch.float32, native_dtype()) else ():
+                yield mode, tokens, on_block(partial(block, make_input(tokens, "cuda", dtype)))
+
+    timed = list(each(lambda step: [burst_us(step)] * 3, three_clocks))
+    counted = list(each(count_kernels, count_kernels))  # profiles last: they may slow it
+    return [[*t[:2], *t[2], *c[2]] for t, c in zip(timed, counted, strict=True)]
+
+
+# %% [markdown]
+# The matmul is timed in bursts after a pause, so that no mode pays for the heat of the one before
+# it. A profile afterwards counts the kernels and names the longest. Two small functions say how;
+# a third runs it all once.
+
+
+# %%
+def three_clocks(step):
+    gpu_us = time_gpu(step, cold_l2=False).median
+    return [time_wall(step).median, time_host(step).median, gpu_us]
+
+
+def count_kernels(step):
+    found = capture(step)
+    longest = found.kernels.loc[found.kernels.dur_us.idxmax(), "name"]
+    return [found.kernels_per_step, longest[:88]]
+
+
+@cache
+def one_process():
+    names = ["precision", "size", "time_us", "host_us", "gpu_us", "kernels_per_step", "kernel"]
+    return pd.DataFrame(in_fresh_process(every_precision), columns=names)
+
+
+def precision_sweep():
+    table = one_process().query("size == 4096").rename(columns={"size": "n"})
+    return table[["precision", "n", "time_us", "kernel"]].reset_index(drop=True)
 
 
 modes = recorded("02_precision", precision_sweep)
@@ -399,7 +438,7 @@ modes = recorded("02_precision", precision_sweep)
 # than PyTorch" claims compare TF32 with fp32.
 
 # %%
-modes["flops"] = matmul_flops(modes.n, modes.n, modes.n) / (modes.time_us * 1e-6)
+modes["flops"] = 2 * modes.n**3 / (modes.time_us * 1e-6)
 modes["peak"] = [peak(card, mode) or np.nan for mode in modes.precision]
 plots.precision_bars(modes, card)
 modes["times fp32"] = modes.flops / modes.flops[0]
@@ -442,9 +481,10 @@ def repeats():
     times = [marks[i].elapsed_time(marks[i + 1]) * 1e3 for i in range(calls)]
     for _ in range(int(3e5 / np.median(times))):  # 0.3 s more, to read the clock under load
         torch.matmul(x, w)
-    busy = clocks().get("sm_mhz")
+    later = clocks().get("sm_mhz")
+    later_us = time_gpu(partial(torch.matmul, x, w), cold_l2=False).median
     table = pd.DataFrame({"call": range(calls), "time_us": times})
-    return table.assign(n=n, sm_mhz_idle=idle, sm_mhz_busy=busy)
+    return table.assign(n=n, sm_mhz_idle=idle, sm_mhz_later=later, later_us=later_us)
 
 
 calls = recorded("02_repeats", repeats)
@@ -460,15 +500,17 @@ middle, top = calls.time_us.median(), calls.time_us.max()
 guess(my_spread, 100 * (top / middle - 1), "%", "the slowest call above the median")
 say(
     f"Median {middle:.1f} us, mean {calls.time_us.mean():.1f} us, mean of the first five "
-    f"{calls.time_us[:5].mean():.1f} us, slowest {top:.1f} us. SM clock idle: "
-    f"{calls.sm_mhz_idle[0]} MHz, under load: {calls.sm_mhz_busy[0]} MHz. Published (A100): "
+    f"{calls.time_us[:5].mean():.1f} us, slowest {top:.1f} us. SM clock before: "
+    f"{calls.sm_mhz_idle[0]} MHz; after some tenths of a second under load: "
+    f"{calls.sm_mhz_later[0]} MHz, and {calls.later_us[0]:.1f} us a call. Published (A100): "
     f"typical {published['matmul_4096', 'kernel_typical']} us, mean of five "
     f"{published['matmul_4096', 'kernel_mean_of_5']} us."
 )
 
 # %% [markdown]
-# Clocks rise after idling and fall when power or heat reaches a limit; zeros as input use less
-# power and look faster. A few slow calls pull a mean, not a median. We do not know what slowed
+# Clocks may rise after idling, and fall when power or heat reaches a limit; then every call is
+# longer. That is why one matmul has several true times in these notebooks: a burst, a loop, a
+# profile of three steps. A few slow calls pull a mean, not a median. We do not know what slowed
 # the article's calls.
 #
 # > **Takeaway.** Quote a median and a spread, on random data, with the clock beside them;
@@ -519,16 +561,27 @@ say(
 
 
 # %%
-def working_or_waiting(fn):
+def wall_and_host(fn):
+    return time_wall(fn).median, time_host(fn).median
+
+
+def working_or_waiting(fn, times=None):
     """Return wall, host and GPU time of fn() in microseconds, the busy share, a verdict."""
-    wall_us, host_us = time_wall(fn).median, time_host(fn).median
-    gpu_us = capture(fn).gpu_us_per_step
+    wall_us, host_us = times or wall_and_host(fn)
+    lead = int(min(2000, max(2, 3e5 / wall_us)))  # 0.3 s of the same load: the same clock
+    gpu_us = capture(fn, steps=10, warmup=lead).gpu_us_per_step
     busy = min(gpu_us / wall_us, 1.0)
     found = {"wall_us": wall_us, "host_us": host_us, "gpu_us": gpu_us, "busy": busy}
     found["verdict"] = "working" if busy >= 0.8 else "waiting"
     return {**found, "at_most": 1 / busy if busy else np.inf}
 
 
+# %% [markdown]
+# With your own function, call `working_or_waiting(fn)`. For several, take all times before the
+# first profile, as here.
+
+
+# %%
 def four_snippets():
     small, middle, large = matmul_add(64), matmul_add(1024), matmul_add(4096)
     snippets = {
@@ -537,9 +590,9 @@ def four_snippets():
         "middle step, read each result": lambda: middle()[0, 0].item(),
         "middle step, Python between": lambda: (middle(), sum(range(5000))),
     }
-    return pd.DataFrame(
-        [{"snippet": s, **working_or_waiting(fn)} for s, fn in snippets.items()]
-    )
+    times = {name: wall_and_host(fn) for name, fn in snippets.items()}
+    rows = [{"snippet": s, **working_or_waiting(fn, times[s])} for s, fn in snippets.items()]
+    return pd.DataFrame(rows)
 
 
 show(recorded("02_working_or_waiting", four_snippets), digits=3)
@@ -556,53 +609,27 @@ show(recorded("02_working_or_waiting", four_snippets), digits=3)
 # %% [markdown]
 # ## The ladder so far
 #
-# The running block again, in three precisions, at 8192 tokens and at 64. A fresh process takes
-# the times before it profiles anything. **Guess** at which of the two sizes the precision will
-# matter more.
-
-
-# %%
-def block_rungs():
-    modes = {"eager, fp32": (torch.float32, "highest")}
-    modes["eager, 16-bit"] = (native_dtype(), "highest")
-    if torch.cuda.get_device_capability() >= (8, 0):
-        modes["eager, TF32"] = (torch.float32, "high")
-
-    def each(measure):
-        for rung, (dtype, setting) in modes.items():
-            torch.set_float32_matmul_precision(setting)
-            block = make_block("cuda", dtype)
-            for tokens in (8192, 64):
-                x = make_input(tokens, "cuda", dtype)
-                yield rung, tokens, measure(lambda block=block, x=x: block(x))
-
-    clocks = (time_wall, time_host, time_gpu)
-    rows = list(each(lambda step: [clock(step).median for clock in clocks]))
-    kernels = list(each(lambda step: capture(step).kernels_per_step))
-    return [
-        [*row, *times, count[2]] for (*row, times), count in zip(rows, kernels, strict=True)
-    ]
-
-
-# %% [markdown]
-# The regime is "overhead" when the GPU works for less than four fifths of the wait, as in
-# notebook 0, and "GPU busy" otherwise. Time is wall time a step, unprofiled; kernels a step
-# come from a profile taken afterwards.
+# The running block again, in every precision, at 8192 tokens and at 64: the other half of the fresh
+# process of two sections ago. **Guess** at which of the two sizes the precision matters more. The
+# regime is "overhead" when the GPU works for less than four fifths of the wait.
 
 
 # %%
 def rungs():
-    names = ["rung", "tokens", "time_us", "host_us", "gpu_us", "kernels_per_step"]
-    table = pd.DataFrame(in_fresh_process(block_rungs), columns=names)
+    table = one_process().query("size != 4096").reset_index(drop=True)
+    table.insert(0, "rung", "eager, " + table.pop("precision"))
     table["regime"] = np.where(table.gpu_us < 0.8 * table.time_us, "overhead", "GPU busy")
-    return table
+    return table.rename(columns={"size": "tokens"}).drop(columns="kernel")
 
 
 rung = recorded("02_rung", rungs)
 show(ladder("02", rung))
 gain = rung.pivot(index="rung", columns="tokens", values="time_us")
-gain = gain.loc["eager, fp32"] / gain.loc["eager, 16-bit"]
-say(f"From fp32 to 16-bit: {gain[8192]:.1f} times at 8192 tokens, {gain[64]:.1f} times at 64.")
+sixteen = next(name for name in gain.index if name.endswith("16"))
+gain = gain.loc["eager, fp32"] / gain.loc[sixteen]
+say(
+    f"From fp32 to 16 bits: {gain[8192]:.1f} times at 8192 tokens, {gain[64]:.1f} times at 64."
+)
 
 # %% [markdown]
 # Faster arithmetic helps as far as the GPU is what you wait for. Where you wait for the host,
