@@ -1,11 +1,11 @@
-"""Run a step under a profiler: one profiler at a time, and a window with clean ends.
+"""The steps of a profile: run them under one profiler with clean ends; read a schedule's plan.
 
 Torch does not refuse a second profiler: it empties the first one, or crashes.
 """
 
 import gc
 import inspect
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 
@@ -29,19 +29,21 @@ def refuse_second_profiler():
     ):
         raise ProfileError(
             "a profiler is running or warming up in this process, and profilers do not nest: "
-            "leave its with block (or call its stop()) before capture()"
+            "leave its with block (or call its stop()) before capture(); if it is lost (a "
+            "deleted variable, a re-run cell), restart the kernel"
         )
 
 
 def run(prof, step, steps, warmup):
     """Call `step()` warmup + steps times under `prof`, which records the last `steps` calls.
 
-    Raises TypeError when a call returns a coroutine or generator, ProfileError when it starts
-    a profiler; the step's own exceptions pass through. The profiler is stopped in any case.
+    Raises TypeError when a call returns a coroutine or generator, ProfileError when it starts,
+    steps or stops a profiler; the step's own exceptions pass through. The profiler is stopped
+    in any case.
     """
     if not warmup:
         _synchronise()
-    with prof, _no_profiler_inside():
+    with prof, _no_profiler_but(prof):
         for i in range(warmup + steps):
             _refuse_unrun(step())  # no name keeps the result alive into the next call
             # At both ends of the window: no kernel of the warm-up runs into it, none that it
@@ -58,23 +60,43 @@ def _refuse_unrun(result):
 
 
 @contextmanager
-def _no_profiler_inside():
-    """Within this block starting a profiler raises ProfileError, before it can do harm.
+def _no_profiler_but(prof):
+    """Within this block using a profiler other than the running `prof` raises ProfileError.
 
     Torch 2.13 dies of a segmentation fault when a profiler has run inside the warm-up of
     another one, so looking afterwards would be too late.
     """
     import torch
 
-    def refuse(*_):
+    autograd = torch.autograd.profiler
+    guarded = {
+        # These three are below every way to start and stop one (_KinetoProfile, a method kept
+        # from before the capture, inductor's benchmarks).
+        autograd.profile: ["_prepare_trace", "_start_trace", "__exit__"],
+        # Sooner, while the other profile is as it was: after a refusal halfway through its
+        # step() it could not be left in peace. One that waits reaches none of the three.
+        torch.profiler.profile: ["start", "step"],
+        autograd.emit_nvtx: ["__enter__"],
+        autograd.emit_itt: ["__enter__"],
+    }
+    with ExitStack() as stack:
+        for owner, names in guarded.items():
+            for name in names:
+                method = _only_for((prof, prof.profiler), getattr(owner, name))
+                stack.enter_context(mock.patch.object(owner, name, method))
+        yield
+
+
+def _only_for(owners, method):
+    def guarded(self, *args, **kwargs):
+        if any(self is owner for owner in owners):
+            return method(self, *args, **kwargs)
         raise ProfileError(
-            "the step starts a profiler of its own (or calls capture), and profilers do not "
-            "nest: profile either the step or what is in it"
+            "the step starts, steps or stops a profiler of its own (or calls capture), and "
+            "profilers do not nest: profile either the step or what is in it"
         )
 
-    high, low = torch.profiler.profile, torch.autograd.profiler.profile
-    with mock.patch.object(high, "start", refuse), mock.patch.object(low, "__enter__", refuse):
-        yield
+    return guarded
 
 
 def _synchronise():
@@ -85,3 +107,27 @@ def _synchronise():
         used = getattr(torch._C, "_cuda_hasPrimaryContext", lambda device: True)
         for device in filter(used, range(torch.cuda.device_count())):
             torch.cuda.synchronize(device)
+
+
+def plan_of(prof):
+    """The numbers given to torch.profiler.schedule, which a closure keeps, or None."""
+    names = getattr(getattr(prof.schedule, "__code__", None), "co_freevars", ())
+    cells = getattr(prof.schedule, "__closure__", None) or ()
+    plan = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+    return plan if {"wait", "warmup", "active", "repeat"} <= set(plan) else None
+
+
+def first_parts(plan):
+    """What the first window is made of; a later one has no skip_first, and always its wait."""
+    names = ["skip_first"] * bool(plan.get("skip_first"))
+    names += ["wait"] * (not plan.get("skip_first_wait")) + ["warmup", "active"]
+    return {name: plan[name] for name in names}
+
+
+def needs(prof):
+    plan = plan_of(prof)
+    if plan is None:
+        return "how many steps its schedule needs cannot be told: no torch.profiler.schedule"
+    parts = first_parts(plan)
+    numbers = " + ".join(map(str, parts.values()))
+    return f"the schedule needs {' + '.join(parts)} = {numbers} = {sum(parts.values())} steps"

@@ -2,7 +2,7 @@
 
 import re
 
-from helpers.profile_run import ProfileError
+from helpers.profile_run import ProfileError, first_parts, needs, plan_of
 
 CUPTI_REMEDY = (
     "CUPTI delivered nothing. Check that torch.profiler.supported_activities() lists CUDA "
@@ -33,7 +33,7 @@ def verify(prof):
         raise ProfileError("The profile was never started: use it in a with block.")
     if recorder is None:
         raise ProfileError(
-            f"The profile recorded nothing: {_needs(prof)}; {_called(prof)}. Call prof.step() "
+            f"The profile recorded nothing: {needs(prof)}; {_called(prof)}. Call prof.step() "
             "at the end of each iteration, and run enough of them."
         )
     if recorder.kineto_results is None:
@@ -76,17 +76,17 @@ def _check_window(prof, events):
         if prof.schedule(last) == save and not cut:
             return
         full = len(steps) - cut
-    plan = _plan(prof)
+    plan = plan_of(prof)
     if plan is None:
         raise ProfileError(
             f"The last window was cut: it holds {full} complete steps; {_called(prof)}, and "
-            f"{_needs(prof)}."
+            f"{needs(prof)}."
         )
     holds = f"the profile holds {full} of {plan['active']} steps ({len(events)} events)"
-    late = prof.step_num - sum(_first_parts(plan).values())
+    late = prof.step_num - sum(first_parts(plan).values())
     if late < 0:
         raise ProfileError(
-            f"The loop was too short: {_needs(prof)}; {_called(prof)}, so {holds}. Run more "
+            f"The loop was too short: {needs(prof)}; {_called(prof)}, so {holds}. Run more "
             "iterations, or ask for fewer steps."
         )
     cycle = plan["wait"] + plan["warmup"] + plan["active"]
@@ -168,30 +168,6 @@ def _is_work(event):
 
 def _on_host(event):
     return event.device_type.name == "CPU"
-
-
-def _plan(prof):
-    """The numbers given to torch.profiler.schedule, which a closure keeps, or None."""
-    names = getattr(getattr(prof.schedule, "__code__", None), "co_freevars", ())
-    cells = getattr(prof.schedule, "__closure__", None) or ()
-    plan = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
-    return plan if {"wait", "warmup", "active", "repeat"} <= set(plan) else None
-
-
-def _first_parts(plan):
-    """What the first window is made of; a later one has no skip_first, and always its wait."""
-    names = ["skip_first"] * bool(plan.get("skip_first"))
-    names += ["wait"] * (not plan.get("skip_first_wait")) + ["warmup", "active"]
-    return {name: plan[name] for name in names}
-
-
-def _needs(prof):
-    plan = _plan(prof)
-    if plan is None:
-        return "how many steps its schedule needs cannot be told: no torch.profiler.schedule"
-    parts = _first_parts(plan)
-    numbers = " + ".join(map(str, parts.values()))
-    return f"the schedule needs {' + '.join(parts)} = {numbers} = {sum(parts.values())} steps"
 
 
 def _called(prof):

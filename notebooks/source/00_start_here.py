@@ -219,7 +219,8 @@ seen = f", at {clock:.2f} times the clock" if clock > 0 else ""
 held = products.groupby("fill")["throttle"].first().dropna()
 say(
     f"Random numbers, sustained: **{random['tflops']:,.0f} TFLOP/s**; the ceiling is "
-    f"**{matmul_flops_per_s / 1e12:,.0f}**{known}. Zeros are {abs(faster):.0f} % {word}{seen}. "
+    f"**{matmul_flops_per_s / 1e12:,.0f}**{known}. "
+    f"Zeros are {abs(faster):.0f} % {word}{seen}. "
     f"Clock held down by: {'; '.join(f'{why} ({fill})' for fill, why in held.items())}."
 )
 

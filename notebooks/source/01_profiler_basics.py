@@ -13,10 +13,6 @@
 # %% tags=["setup"]
 import _setup  # noqa: F401
 
-# %% [markdown]
-# Everything this notebook needs: the profiler comes with PyTorch, the rest is the course's
-# toolbox and the usual table library.
-
 # %%
 import functools
 import gzip
@@ -156,12 +152,11 @@ plots.self_and_total(events, levels)
 # %% [markdown]
 # The bars are host rows: length is total, the dark part is self. The label contains both ops, so
 # adding totals counts the same microseconds at every level. A kernel's time stands in its own row,
-# in `aten::mm`, in `aten::matmul` and in the label, whose device row spans even the gaps. The
-# printed "Self CUDA time total" leaves labels out; old versions did not.
+# in `aten::mm`, in `aten::matmul` and in the label, whose device row spans even the gaps. (The
+# printed "Self CUDA time total" leaves labels out.)
 #
 # A buffer request, if there is one, falls inside the op that was running: the profiler's cost looks
-# like `aten::mm`'s. A kernel takes microseconds, its arithmetic almost nothing. A negative self
-# time means that children outlast their parent.
+# like `aten::mm`'s. A kernel takes microseconds, its arithmetic almost nothing.
 #
 # > **Takeaway.** For the GPU add kernel rows; for the host add self times; never add totals.
 
@@ -222,8 +217,8 @@ def mistakes():
 print(recorded("01_schedule_mistakes", mistakes, cpu=True))
 
 # %% [markdown]
-# PyTorch itself accepts all four: you get an obscure error later, or an empty table, as you do
-# inside the `with` block: read and export after it. With repeat=0 each cycle clears the events,
+# PyTorch stops none of the first three: you get an obscure error later, or an empty table, as you
+# do inside the `with` block: read and export after it. With repeat=0 each cycle clears the events,
 # and a loop that ends mid-cycle keeps a stub. The remedy: `repeat=1`, or a handler.
 
 
@@ -329,8 +324,9 @@ say(
 # recorded between the label's start and its first op, so the trace cannot say what fills the gap.
 # If 50 plain steps do not shorten it and a second profile does, suspect the profiler's own start.
 #
-# We do not know more: buffers, a thread's first event, and Python's caches are all candidates. The
-# time lands in the label's self CPU. Every new profile starts again: hence the schedule's warm-up.
+# We do not know more: buffers and Python's caches are candidates. The time lands in the label's
+# self CPU. One step of warm-up, as here, does not remove it. These are
+# single readings of a process each: believe the order of magnitude.
 #
 # > **Takeaway.** Distrust the first recorded step, however warm the model is.
 
@@ -338,10 +334,10 @@ say(
 # ## What each option adds and costs
 #
 # Small kernels show the cost best, so the step is now the course's block at 64 tokens, called
-# twenty times: about 100 kernels.
+# twenty times: a hundred kernels or more.
 #
 # **Guess.** If recording costs 1 us an event and a block makes 30 events, what does a step gain?
-# Which option costs most?
+# Which option records most?
 
 
 # %%
@@ -458,21 +454,21 @@ show(cost_of, digits=3)
 
 # %% [markdown]
 # Left: how many times as long as its plain neighbour a step takes. Right: the size of the trace of
-# six steps, raw and gzipped. Read the two together: what is recorded must be written.
+# six steps, raw and gzipped. Before you believe the left side, look at `plain_us`: the same step,
+# nine times. Its own range says which differences mean something.
 
 # %%
 plots.option_bars(cost_of)
-by = cost_of.set_index("option")
-longer = by["times"]
-dearest = longer.filter(like="+ ").drop(["+ all five", "CPU + CUDA"]).idxmax()
-stack, usual, labels = (by.loc[n] for n in ("+ with_stack", "CPU + CUDA", by.index[0]))
-label_us = (labels["step_us"] - labels["plain_us"]) / 20
+plain, on = cost_of["plain_us"], cost_of.set_index("option")[1:]
+beyond = ", ".join(f"`{name}`" for name in on.index[on["step_us"] > plain.max()]) or "none"
+stack, usual = on.loc["+ with_stack"], on.loc["CPU + CUDA"]
 say(
-    f"CPU and CUDA activities make this step **{longer['CPU + CUDA']:.1f} times** as long, "
-    f"everything **{longer['+ all five']:.1f} times**. Dearest alone: `{dearest}`. Stacks "
-    f"make the trace {stack['trace_kb'] / usual['trace_kb']:.1f} times as large; gzip shrinks "
-    f"it {stack['trace_kb'] / stack['gzip_kb']:.0f} times. Without a profiler, a label costs "
-    f"{label_us:.1f} us."
+    f"The plain step alone ranged from {plain.min():,.0f} to {plain.max():,.0f} us. Profiled "
+    f"rows took **{on['step_us'].median() / plain.median():.1f} times** the plain median; "
+    f"slower than every plain reading: {beyond}. What does not wander: stacks make the trace "
+    f"**{stack['trace_kb'] / usual['trace_kb']:.1f} times** as large, "
+    f"{stack['events'] / usual['events']:.1f} times the events; gzip shrinks it "
+    f"{stack['trace_kb'] / stack['gzip_kb']:.0f} times."
 )
 
 # %% [markdown]
@@ -492,8 +488,9 @@ say(
 #
 # The step was slower while it was recorded. Is it fast again afterwards?
 #
-# **Guess.** Take the ratio you just saw. How slow is the step after the profile has ended in the
-# same process: as before, as during, between?
+# **Guess.** How slow is the step after the profile has ended in the same process: as before, as
+# during, between? Every dot of the picture is one step: twice 30 before a profile, 30 during and
+# 30 after it. The two stretches before it are the control: no profile caused their difference.
 
 
 # %%
@@ -504,12 +501,6 @@ def cost():
 
 
 steps = recorded("01_cost", cost)
-
-# %% [markdown]
-# Every dot is one step: twice 30 before a profile, 30 during and 30 after it. The two stretches
-# before it are the control: what changes between them, no profile has caused.
-
-# %%
 plots.cost_run(steps)
 median = steps.groupby("phase")["step_us"].median()
 ratio = median / median["before"]
@@ -589,14 +580,14 @@ found = dict(zip(["queue left full", "drained each step"], map(by_hand, paths), 
 plots.window_check(found)
 for name, kernels in found.items():
     early = int(kernels["early"].sum())
-    say(f"{name}: {len(kernels)} kernels for 80 launches, **{early} from before the window**.")
+    late = len(kernels) - early
+    say(f"{name}: {late} kernels launched in the window, **{early} from before it**.")
 
 # %% [markdown]
 # The picture shows every kernel from the moment the window opened (time zero): above with the
 # queue left full, below with a synchronisation at each step's end. Kernels without a launch in
 # the file stand out, if there are any. A count of events alone would have taken them for ours.
-
-# %% [markdown]
+#
 # `helpers.capture` does this, drains the queue first and last, refuses nesting and a short or
 # empty window, uses a fresh profiler, and exports once. Now it counts the block's kernels, while
 # the times are those that the fresh process took before it profiled anything.

@@ -12,10 +12,6 @@
 # %% tags=["setup"]
 import _setup  # noqa: F401
 
-# %% [markdown]
-# One cell of imports. `timing` has a clock for each question: `time_host` asks how long Python
-# and PyTorch are busy, `time_gpu` how long the kernels run, `time_wall` how long you wait.
-
 # %%
 import subprocess
 import time
@@ -146,7 +142,8 @@ def profile_rows(n):
 
 # %% [markdown]
 # GPU rows marked as user annotations are labels, not kernels. One fresh process follows: n = 64
-# while it is cold, then the article's other size, which is no longer cold. `waiting_us` is the part of the host total that is a
+# while it is cold, then the article's other size, which is no longer cold.
+# `waiting_us` is the part of the host total that is a
 # single call, `cudaDeviceSynchronize`: the profiler waiting for the GPU at the end.
 
 
@@ -237,11 +234,11 @@ say(
 )
 
 # %% [markdown]
-# The ceiling is a large matmul on random data, timed on this card in a burst of milliseconds;
-# notebook 0 ran for seconds, into the power limit. `peak` looks the card up by
-# its exact name and knows dense peaks only: the same chip is sold with different limits, so an
-# unknown card has no peak. A share above one points to a wrong card, a sparse peak, a wrong
-# dtype (TF32 for bf16), or a missing synchronisation. A low share does not say why.
+# The ceiling is a burst of a large matmul, as in notebook 0; our step ran in a loop, and the add's
+# time is counted while its FLOPs are not. `peak` looks the card up by its exact name and knows
+# dense peaks only: the same chip is sold with different limits, so an unknown card has no peak. A
+# share above one points to a wrong card, a sparse peak, a wrong dtype (TF32 for bf16), or a
+# missing synchronisation. A low share does not say why.
 #
 # > **Takeaway.** Compare with a ceiling measured on your card, and with the dense datasheet
 # > peak of the dtype you compute in.
@@ -250,8 +247,8 @@ say(
 # ## Two quick tests, one of them misleading
 #
 # The doubling test needs no peak: double the work and watch the wait. If it grows by less
-# than a tenth, you were waiting for overhead. **Guess** for n = 256, 1024 and 4096: does
-# twice the rows take 1.0, 1.5 or 2.0 times as long? Use the picture above.
+# than a tenth, you were waiting for overhead, or the GPU was not full. **Guess** for n = 256,
+# 1024 and 4096: does twice the rows take 1.0, 1.5 or 2.0 times as long? Use the picture above.
 
 
 # %%
@@ -447,9 +444,9 @@ print("\n".join(f"{row.precision}: {row.kernel}" for row in modes.itertuples()))
 
 # %% [markdown]
 # Read the kernels' names: `ffma`, `simt` or `sgemm` mean CUDA cores; `tensorop`, `16816`,
-# `1688` or `nvjet` mean tensor cores. Capability does not prove them: two cards of capability
-# 7.5, the T4 and the GTX 1650, differ. Another card also means another kernel and slightly
-# different sums.
+# `1688`, `tf32f32` or `nvjet` mean tensor cores. Capability does not prove them: two cards of
+# capability 7.5, the T4 and the GTX 1650, differ. Another card also means another kernel and
+# slightly different sums.
 #
 # > **Takeaway.** The precision decides which units compute; the kernel's name and its rate
 # > tell which they were.
@@ -461,10 +458,8 @@ print("\n".join(f"{row.precision}: {row.kernel}" for row in modes.itertuples()))
 # second of idling. By how many percent does the slowest call differ from the median? In the
 # article, the mean of five calls of one matmul was nearly twice its typical time.
 
+
 # %%
-my_spread = None
-
-
 def repeats():
     n, calls = 4096, 200
     x, w = (torch.randn(n, n, device="cuda", dtype=native_dtype()) for _ in range(2))
@@ -495,6 +490,7 @@ calls = recorded("02_repeats", repeats)
 # of all calls. A histogram of the same points stands on the right.
 
 # %%
+my_spread = None  # your guess, in percent
 plots.repeats_over_time(calls)
 middle, top = calls.time_us.median(), calls.time_us.max()
 guess(my_spread, 100 * (top / middle - 1), "%", "the slowest call above the median")
@@ -542,7 +538,7 @@ here = f"{predicted_crossover(card, dtype, host_us):,}" if datasheet else "nothi
 ahead = article[article.gpu_us > article.host_us].n.tolist()
 say(
     f"For this card the model says {here}; measured {crossover(table):,.0f}. In the article's "
-    f"A100 totals the GPU is ahead of the host at {ahead or 'neither size'}."
+    f"A100 totals the GPU takes longer than the host at {ahead or 'neither size'}."
 )
 
 # %% [markdown]
@@ -550,7 +546,7 @@ say(
 # is the message. Published totals cannot show a crossover: their host time includes the wait
 # for the GPU. Code tuned to keep an older card busy can leave a newer one waiting.
 #
-# > **Takeaway.** A faster GPU moves the crossover right: the same code waits more.
+# > **Takeaway.** In the model a faster GPU moves the crossover right: the same code waits more.
 
 # %% [markdown]
 # ## Your own function
@@ -645,7 +641,7 @@ say(
 
 # %%
 strangers = pd.DataFrame(
-    {"wall_us": [92, 410, 260], "host_us": [90, 55, 255], "gpu_us": [14, 402, 215]},
+    {"wall_us": [92, 410, 260], "host_us": [90, 55, 215], "gpu_us": [14, 402, 255]},
     index=["a", "b", "c"],
 )
 show(strangers.reset_index(names="who"))
@@ -659,33 +655,7 @@ answers = {who: "working" if share >= 0.8 else "waiting" for who, share in busy.
 check("three strangers", answers, truth)
 
 # %% [markdown]
-# **2. The crossover of an add.** An add of two n x n matrices moves three of them and computes
-# next to nothing. Write a function that returns the n at which its bytes take as long as
-# the host: `add_crossover(host_us, bytes_per_s, itemsize)`.
-
-
-# %%
-def add_crossover(host_us, bytes_per_s, itemsize):
-    return ...
-
-
-cases = [((6.0, 4e12, 2), 2000.0), ((12.0, 3e11, 4), 547.72)]
-check(
-    "crossover of an add", add_crossover, cases=cases, tol=0.001, hint="bytes: 3 n² itemsize"
-)
-
-
-# %% tags=["solution"]
-def add_crossover(host_us, bytes_per_s, itemsize):
-    return (host_us * 1e-6 * bytes_per_s / (3 * itemsize)) ** 0.5
-
-
-check(
-    "crossover of an add", add_crossover, cases=cases, tol=0.001, hint="bytes: 3 n² itemsize"
-)
-
-# %% [markdown]
-# **3. The right peak.** A training run reaches 400 TFLOP/s in bf16 on an H100 SXM. The report
+# **2. The right peak.** A training run reaches 400 TFLOP/s in bf16 on an H100 SXM. The report
 # divides by 1,979 TFLOP/s and says 20 % MFU. Its divisor counts zeros that structured sparsity
 # skips. Compute the MFU with `fraction` and `peak`; torch calls that card
 # `NVIDIA H100 80GB HBM3`.
