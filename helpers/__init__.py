@@ -3,13 +3,19 @@
     recording   recorded(name, measure): measure here, or show what another GPU measured
     device      which accelerator this is, its peaks and its measured ceilings
     timing      how long a call takes: for the host, for the GPU, for you
-    capture     a profile that checks itself
+    capture     a profile that checks itself; verify(prof) checks one made by hand
     roofline    FLOPs, bytes and the floor they set
+    block       the running block: one GeGLU MLP, and its inputs
+    fresh       run a function of a notebook in a Python process of its own
     exercises   check, guess and the ladder
     display     tables and Markdown, in a notebook or a terminal
     plots       one function a picture; the look lives in course.mplstyle
     doctor      what this machine can do in the course
     run         execute the notebooks, or record new measurements
+
+Behind them, one idea each as well: storage, formats and origin (recording), timing_samples and
+timing_devices (timing), profile_run, profile_table, profile_text and verify (capture),
+nvidia_smi (device), doctor_gpu (doctor), answers (exercises), picture and plots_* (plots).
 
 At a terminal: `python -m helpers doctor`, `python -m helpers run`, `python -m helpers record`.
 Importing this package loads nothing: import the module you need, `from helpers import timing`.

@@ -5,6 +5,7 @@ import reprlib
 
 brief = reprlib.Repr()
 brief.maxstring = brief.maxother = brief.maxlong = 40
+_ROUNDING = 1e-12  # what sums of floats leave where nothing should be
 
 
 def difference(answer, expected, tol):
@@ -69,9 +70,13 @@ def _number_difference(answer, expected, tol):
         return ""
     if math.isnan(answer):
         return "It is NaN (not a number)"
+    slack = 0
     if isinstance(answer, float) or isinstance(expected, float):
-        tol = max(tol, 1e-9)  # the last digits depend on the order of the sums
-    if abs(answer - expected) <= tol * abs(expected) < math.inf:
+        tol, slack = (
+            max(tol, 1e-9),
+            _ROUNDING,
+        )  # the last digits depend on the order of the sums
+    if abs(answer - expected) <= max(tol * abs(expected), slack) < math.inf:
         return ""
     far = expected and not 0.1 < answer / expected < 10
     direction = "too high" if answer > expected else "too low"
@@ -90,6 +95,8 @@ def _dict_difference(answer, expected, tol):
         if keys:
             return f"It {problem} {', '.join(map(brief.repr, keys))}"
     for key in expected:
+        if untouched(answer[key]):
+            return f"{brief.repr(key)} is not attempted yet"
         wrong = difference(answer[key], expected[key], tol)
         if wrong:
             return f"{brief.repr(key)}: {wrong}"
@@ -104,6 +111,8 @@ def _list_difference(answer, expected, tol):
     if len(answer) != len(expected):
         return f"It should have {len(expected)} items, not {len(answer)}"
     for i, (one, other) in enumerate(zip(answer, expected, strict=True)):
+        if untouched(one):
+            return f"Item {i} is not attempted yet"
         wrong = difference(one, other, tol)
         if wrong:
             return f"Item {i}: {wrong}"

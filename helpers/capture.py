@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from helpers.profile_run import ProfileError, refuse_second_profiler, run
+from helpers.profile_run import ProfileError, check_arguments, refuse_second_profiler, run
 from helpers.profile_table import WAIT, busy_us, read_window, row_tables
 from helpers.verify import CUPTI_REMEDY, EMPTY, verify
 
@@ -27,9 +27,8 @@ __all__ = ["Capture", "ProfileError", "capture", "verify"]
 # Without this torch 2.13 prints two "USDT" lines on stderr at every profile.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
-MAX_STEPS = 100
 _numbers = itertools.count()
-_folders = []  # one, made by the first export
+_folders = []  # made by the first export, and again if it has gone
 
 
 @dataclass(repr=False, eq=False)
@@ -62,16 +61,22 @@ class Capture:
         path = Path(path)
         if not path.name.endswith(".json.gz"):
             raise ValueError(f"the trace is gzipped JSON: {path.name} must end in .json.gz")
-        return Path(shutil.copyfile(self.path, path))
+        if not self.path.exists():
+            raise FileNotFoundError(
+                f"the temporary {self.path.name} is gone (temporary files get cleaned up): "
+                "capture again, and save() at once"
+            )
+        if not (path.exists() and path.samefile(self.path)):
+            shutil.copyfile(self.path, path)
+        return path
 
     def __repr__(self):
         gpu = ""
         if self.kernels_per_step is not None:
             gpu = f"{self.kernels_per_step:.4g} kernels, GPU {self.gpu_us_per_step:.4g} us, "
         host = f"host {self.host_us_per_step:.4g} us, wall {self.wall_us_per_step:.4g} us"
-        size = f"trace {self.path.stat().st_size / 1024:.0f} KiB"
         note = f". Note: {self.note}" if self.note else ""
-        return f"Capture of {self.steps} profiled steps; a step: {gpu}{host}; {size}{note}"
+        return f"Capture of {self.steps} profiled steps; a step: {gpu}{host}{note}"
 
 
 def capture(step, steps=3, warmup=2, *, record_shapes=False, with_stack=False,
@@ -81,10 +86,11 @@ def capture(step, steps=3, warmup=2, *, record_shapes=False, with_stack=False,
     Raises ProfileError when the profile cannot be trusted (a second profiler, fewer steps than
     asked, no operators, kernels missing), ValueError for steps outside 1 to 100 or a negative
     warmup, TypeError for a step that cannot be called or is a coroutine or a generator. An
-    exception of the step's own passes through and leaves the profiler stopped. with_stack puts
-    Python frames into the trace only, and can garble its labels (c01): capture twice.
+    exception of the step's own passes through and leaves the profiler stopped. Other Python
+    threads are not recorded (b18), those of backward() are. with_stack puts Python frames into
+    the trace only, and can garble its labels (c01): capture twice.
     """
-    _check_arguments(step, steps, warmup)
+    check_arguments(step, steps, warmup)
     import torch
 
     refuse_second_profiler()
@@ -169,24 +175,14 @@ def check_gpu(window, has_gpu, was_used):
     return count / len(window.steps), notes
 
 
-def _check_arguments(step, steps, warmup):
-    if not callable(step):
-        raise TypeError(f"step must be a function without arguments, not a {type(step)}")
-    if not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise ValueError(
-            f"steps={steps}: profile a handful, 1 to {MAX_STEPS}; long traces take minutes to "
-            "export and to open (b39)"
-        )
-    if not isinstance(warmup, int) or warmup < 0:
-        raise ValueError(f"warmup={warmup} must be 0 or more")
-
-
 def _export(prof):
     """Write the trace once, gzipped, without this machine's names; return path and events."""
-    if not _folders:  # kept until the process ends: a path outlives the Capture it is from
+    # Kept until the process ends: a path outlives the Capture it is from. A tool that cleans
+    # temporary files up may have taken it.
+    if not _folders or not _folders[-1].is_dir():
         _folders.append(Path(tempfile.mkdtemp(prefix="capture-")))
-        atexit.register(shutil.rmtree, _folders[0], ignore_errors=True)
-    plain = _folders[0] / f"trace_{next(_numbers)}.json"
+        atexit.register(shutil.rmtree, _folders[-1], ignore_errors=True)
+    plain = _folders[-1] / f"trace_{next(_numbers)}.json"
     prof.export_chrome_trace(str(plain))
     data = json.loads(plain.read_text("utf-8", errors="replace"), strict=False)
     plain.unlink()

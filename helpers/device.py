@@ -2,17 +2,15 @@
 
 import csv
 import functools
-import itertools
 import math
 import platform
-import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import nvidia_smi
 from helpers.nvidia_smi import clocks as clocks
 from helpers.nvidia_smi import other_processes as other_processes
+from helpers.timing_samples import burst_us as burst_us
 
 _GPUS = Path(__file__).resolve().parents[1] / "data" / "gpus.csv"
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32"}
@@ -75,22 +73,31 @@ def _rows():
 
 
 def _look_up(card, column, scale):
-    name = getattr(card, "name", card)
+    name, sms = getattr(card, "name", card), getattr(card, "sms", None)
+    if not isinstance(name, str | None):
+        raise TypeError(f"card is a Card, torch's name of a device or None, not {card!r}")
     # Exact names only: a laptop, a MIG slice or an export variant shares most of the name.
     row = _rows().get(_key(name)) if name else None
+    if row and sms and row["sms"] and int(row["sms"]) != sms:
+        return None  # and some of them share all of it
     return float(row[column]) * scale if row and row[column] else None
+
+
+def _column(dtype):
+    return _DTYPES.get(str(dtype).removeprefix("torch.").lower())
 
 
 def peak(card, dtype):
     """Dense peak of `card` in FLOP/s from data/gpus.csv, None for what it does not list.
 
-    `card` is a Card or torch's device name; `dtype` a torch.dtype or "bf16", "fp16", "tf32",
-    "fp32" (float32 is fp32: ask for TF32 by name). ValueError for any other dtype.
+    `card` is a Card (of as many SMs as listed) or torch's device name; `dtype` a torch.dtype
+    or "bf16", "fp16", "tf32", "fp32" (float32 is fp32: ask for TF32 by name). ValueError for
+    any other dtype, TypeError for any other card.
     """
-    column = _DTYPES.get(str(dtype).removeprefix("torch.").lower())
-    if column is None:
+    if (column := _column(dtype)) is None:
         known = ", ".join(_DTYPES)
-        raise ValueError(f"no peak is listed for dtype {dtype!r}; known: {known}")
+        swapped = "; it is peak(card, dtype): are they swapped?" if _column(card) else ""
+        raise ValueError(f"no peak is listed for dtype {dtype!r}; known: {known}{swapped}")
     return _look_up(card, f"{column}_tflops", 1e12)
 
 
@@ -104,11 +111,11 @@ def fraction(achieved, peak, what=""):
     if peak is None:
         return None
     label = f"{what}: " if what else ""
-    if not (math.isfinite(peak) and peak > 0):
+    if not 0 < peak < math.inf:
         raise ValueError(f"{label}a peak must be a positive number, not {peak}")
-    if not (math.isfinite(achieved) and achieved >= 0):
+    if not 0 <= achieved < math.inf:
         raise ValueError(f"{label}an achieved rate must be zero or more, not {achieved}")
-    if achieved > peak:
+    if achieved > peak * (1 + 1e-9):  # the last digits are rounding
         raise ValueError(
             f"{label}{achieved:.4g} is {achieved / peak:.1%} of the peak {peak:.4g}, which "
             "cannot be. Likely causes: the timing did not synchronise; the data fits in L2, "
@@ -116,7 +123,7 @@ def fraction(achieved, peak, what=""):
             "for a dense one; the peak is of the wrong card, form factor or dtype (fp32 "
             "against TF32)"
         )
-    return achieved / peak
+    return min(achieved / peak, 1.0)
 
 
 def _halving(measure, size, smallest, what):
@@ -132,26 +139,6 @@ def _halving(measure, size, smallest, what):
         size //= 2
         torch.cuda.empty_cache()
         print(f"out of GPU memory: {what} halved to {size:,}")
-
-
-def burst_us(step, calls=20):
-    """Median GPU time of step() in us, called back to back for a moment after a pause.
-
-    The first calls after a pause run at full clock, before a power limit lowers it. For steps
-    that take the GPU longer than the host. RuntimeError without a GPU.
-    """
-    import torch
-
-    step()
-    torch.cuda.synchronize()
-    time.sleep(0.5)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 6)]
-    for mark in marks:
-        step()
-        mark.record()
-    torch.cuda.synchronize()
-    spans = [a.elapsed_time(b) for a, b in itertools.pairwise(marks[5:])]
-    return statistics.median(spans) * 1e3
 
 
 def ceilings(gib=2.0):

@@ -59,8 +59,7 @@ def _tables():
     absent = [name for name, version in found.items() if version is None]
     if absent:
         return MISSING, f"not installed: {', '.join(absent)}", _INSTALL
-    wrong = _untested(found)
-    if wrong:
+    if wrong := _untested(found):
         return LIMITED, wrong, f"untested; {_INSTALL}"
     return PASS, ", ".join(f"{name} {version}" for name, version in found.items()), ""
 
@@ -75,19 +74,21 @@ def _notebooks():
 
 
 def _recordings():
-    from helpers import (
-        storage,
-    )  # reads tables, so it needs pandas, which may be what is missing
+    from helpers import device, origin, recording  # need pandas, which may be missing
 
-    folders = sorted(path.parent.name for path in storage.data_dir().glob("*/machine.json"))
-    found = [storage.manifest(folder) for folder in folders]
-    if not found:
-        return (
-            MISSING,
-            "none in data/",
-            "git checkout -- data/ (or make record on a GPU machine)",
-        )
-    return PASS, ", ".join(f"{m['gpu']} ({len(m['recordings'])})" for m in found), ""
+    given = [name for name in ("COURSE_MODE", "COURSE_GPU", "COURSE_DATA") if os.getenv(name)]
+    remedy = "git checkout -- data/ (or make record on a GPU machine)"
+    remedy = f"mend or unset {', '.join(given)}" if given else remedy
+    try:
+        if recording.mode() == "record" and device.gpu() is None:
+            return MISSING, "COURSE_MODE=record needs a CUDA GPU; none is here", remedy
+        gpus, broken = origin.survey()
+    except (ValueError, recording.RecordingError) as error:
+        return MISSING, str(error), remedy
+    if gpus and not broken:
+        return PASS, ", ".join(gpus), ""
+    told = "; ".join([*gpus, *broken]) or "none in the data directory"
+    return LIMITED if gpus else MISSING, told, remedy
 
 
 def _compile(gpu):
@@ -115,8 +116,7 @@ def _triton(gpu):
         status, detail, remedy = gpu_checks.triton_kernel()
     else:
         status, detail, remedy = PASS, f"{version}, interpreter (TRITON_INTERPRET=1)", ""
-    wrong = _untested({"triton": version})
-    if status == PASS and wrong:
+    if status == PASS and (wrong := _untested({"triton": version})):
         return LIMITED, f"{wrong}; {detail}", f"untested; {_INSTALL}"
     if not gpu and _parts(version) < (3, 7) and _parts(_installed("numpy") or "0") >= (2, 4):
         detail = f"{version}: its interpreter fails on loops with numpy 2.4"
@@ -163,7 +163,8 @@ def doctor():
 
 
 def _broken(rows):
-    live = any(row[:2] == (PASS, "GPU") for row in rows)
+    live = os.environ.get("COURSE_MODE") in (None, "", "live", "record")
+    live = live and any(row[:2] == (PASS, "GPU") for row in rows)
     needed = _ESSENTIAL[:-1] if live else _ESSENTIAL
     return [what for status, what, *_ in rows if status == MISSING and what in needed]
 

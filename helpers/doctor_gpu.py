@@ -46,11 +46,8 @@ def why_no_gpu():
         return LIMITED, detail, f"{remedy}; until then {_REPLAY}"
     if driver is None and not nvidia_smi.names():
         detail = f"no NVIDIA driver answers (torch has CUDA {cuda})"
-        return (
-            LIMITED,
-            detail,
-            f"install the driver, or start the container with GPUs; {_REPLAY}",
-        )
+        remedy = f"install the driver, or start the container with GPUs; {_REPLAY}"
+        return LIMITED, detail, remedy
     return LIMITED, f"driver {driver}, but torch sees no GPU: {reason[:120]}", _REPLAY
 
 
@@ -184,11 +181,8 @@ def quiet():
     slowed = any(word in why for word in ("power", "heat", "slowdown"))
     detail += f", slowed by: {why}" if slowed else ""
     if others or slowed:
-        return (
-            LIMITED,
-            detail,
-            "an open notebook counts; other work makes times wander: trust ratios",
-        )
+        remedy = "an open notebook counts; other work makes times wander: trust ratios"
+        return LIMITED, detail, remedy
     return PASS, detail, ""
 
 

@@ -1,6 +1,7 @@
 """Exercises: check an answer, compare a guess with the measurement, and climb the ladder."""
 
 import math
+import re
 
 import pandas as pd
 
@@ -17,15 +18,18 @@ def check(name, answer, expected=_MISSING, *, cases=None, tol=0.0, hint="") -> N
 
     `expected` is a number (within `tol`, relative), a text (letter case and blanks at the ends
     do not count), True or False, a dict or list of those, or a judge: a function of the answer
-    that returns (ok, message). For an answer that is a function give `cases`, a list of
+    that returns (ok, message) or ok. For an answer that is a function give `cases`, a list of
     (arguments, expected). An answer of None or ..., or a function that returns one of them,
     has not been attempted. Errors in the answer are reported, not raised; TypeError for an
-    `expected` of another type.
+    `expected` of another type, ValueError for `cases` without a case.
     """
     if (expected is _MISSING) == (cases is None):
         raise TypeError("check() takes either an expected answer or cases for a function")
     if cases is None and not callable(expected):
         answers.must_be_checkable(expected)
+    cases = None if cases is None else list(cases)
+    if cases == []:
+        raise ValueError(f"check({name!r}) got no cases: any function would be right")
     for _, result in cases or ():
         answers.must_be_checkable(result)
     try:
@@ -34,7 +38,8 @@ def check(name, answer, expected=_MISSING, *, cases=None, tol=0.0, hint="") -> N
         elif answers.untouched(answer):
             verdict = None
         elif callable(expected):
-            ok, message = expected(answer)
+            judged = expected(answer)
+            ok, message = judged if isinstance(judged, tuple) else (judged, "")
             verdict = "" if ok else str(message or "It is not what was asked for")
         else:
             verdict = answers.difference(answer, expected, tol)
@@ -50,17 +55,23 @@ def check(name, answer, expected=_MISSING, *, cases=None, tol=0.0, hint="") -> N
 
 
 def guess(value, measured, unit="", what="") -> None:
-    """Print one line that compares a guess with what was measured or worked out, in `unit`."""
+    """Print one line that compares a guess with what was measured or worked out, in `unit`.
+
+    Never raises because of `value`, the reader's guess, whatever it is.
+    """
     measured, unit = float(answers.plain(measured)), f" {unit}" if unit else ""
     told = f"{significant(measured, 3)}{unit}" if math.isfinite(measured) else "nothing"
     start = f"{what}: " if what else ""
-    number = _as_float(answers.plain(value))
-    if answers.untouched(value):
-        line = f"No guess written down. It is {told}."
-    elif not math.isfinite(number):
-        line = f"Your guess {answers.brief.repr(value)} is not a number. It is {told}."
-    else:
-        line = f"You guessed {number:g}{unit}; it is {told}{_ratio(number, measured)}."
+    try:
+        number = _as_float(answers.plain(value))
+        if answers.untouched(value):
+            line = f"No guess written down. It is {told}."
+        elif not math.isfinite(number):
+            line = f"Your guess {answers.brief.repr(value)} is not a number. It is {told}."
+        else:
+            line = f"You guessed {number:g}{unit}; it is {told}{_ratio(number, measured)}."
+    except Exception:  # whatever a reader's object does when it is looked at
+        line = f"Your guess cannot be read as a number. It is {told}."
     print(" ".join((start + line).split()))
 
 
@@ -73,7 +84,7 @@ def ladder(upto: str, rungs=None) -> pd.DataFrame:
     for a table without the columns rung, tokens, time_us, host_us, gpu_us, kernels_per_step,
     regime.
     """
-    if not (isinstance(upto, str) and len(upto) == 2 and upto.isdecimal()):
+    if not (isinstance(upto, str) and re.fullmatch("[0-9]{2}", upto)):
         raise ValueError(f'upto is a notebook\'s number of two digits, as "02"; not {upto!r}')
     rows, gpus = [], set()
     for number in range(int(upto) + 1):
@@ -137,6 +148,8 @@ def _ratio(number, measured):
     if number <= 0:
         return ": a guess has to be above zero"
     ratio = number / measured
+    if ratio == 0 or math.isinf(ratio):  # a float holds no such ratio
+        return f": far too {'high' if ratio else 'low'}"
     if 0.9 < ratio < 1.1:
         return ": within 10 %"
     if ratio > 1:

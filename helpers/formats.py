@@ -175,7 +175,8 @@ def _encode_dict(value):
     return (text + "\n").encode()
 
 
-def _encode_trace(path):
+def read_trace(path: Path) -> bytes:
+    """Return the JSON in a profiler's .json.gz file; RecordingError if it is no such file."""
     if not path.name.endswith(".json.gz"):
         raise RecordingError(f"a trace is a .json.gz file; this is {path.name}")
     try:
@@ -184,8 +185,12 @@ def _encode_trace(path):
         raise RecordingError(f"cannot read the trace {path.name}: {error}") from error
     if b'"traceEvents"' not in text:
         raise RecordingError(f"{path.name} is no profiler trace: it has no traceEvents")
+    return text
+
+
+def _encode_trace(path):
     # The profiler writes down where it ran and where it saved; neither belongs in a recording.
-    text = re.sub(rb'("traceName":\s*)"[^"]*"', rb'\1"trace.json"', text)
+    text = re.sub(rb'("traceName":\s*)"[^"]*"', rb'\1"trace.json"', read_trace(path))
     for folder in (Path(sys.prefix), Path(__file__).resolve().parents[1]):
         text = text.replace(f"{folder.as_posix()}/".encode(), b"")
     return gzip.compress(text, mtime=0)

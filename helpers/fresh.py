@@ -1,13 +1,16 @@
-"""Run a function of a notebook in a Python process of its own, which has done nothing yet."""
+"""Python processes that have done nothing yet: for one function, or for a whole notebook."""
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 import textwrap
 import types
+from pathlib import Path
 
-from helpers.storage import repo_root
+_ROOT = str(Path(__file__).resolve().parents[1])
+CELL_TIMEOUT_S = 900  # a cell that takes longer is stuck: the longest takes seconds
 
 
 def in_fresh_process(function, **arguments):
@@ -20,7 +23,7 @@ def in_fresh_process(function, **arguments):
     """
     imports, sources = {}, {}
     _collect(function, imports, sources)
-    lines = ["import json, sys", f"sys.path.insert(0, {str(repo_root())!r})"]
+    lines = ["import json, sys", f"sys.path.insert(0, {_ROOT!r})"]
     lines += [*imports.values(), *sources.values()]
     lines += [f"print(json.dumps({function.__name__}(**{arguments!r})))"]
     command = [sys.executable, "-c", "\n".join(lines)]
@@ -29,6 +32,46 @@ def in_fresh_process(function, **arguments):
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise subprocess.CalledProcessError(done.returncode, f"{function.__name__}: {said}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def execute(notebook, folder, env=None, on_cell=None):
+    """Execute `notebook` in place, in a fresh kernel of this very Python started in `folder`.
+
+    `env` adds to the environment (None removes a variable); `on_cell(index)` is called before
+    each code cell. Raises nbclient's errors; the notebook then holds the outputs so far.
+    """
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient import NotebookClient
+
+    class ThisPython(AsyncKernelManager):
+        # A registered "python3" kernel may belong to another environment.
+        @property
+        def kernel_spec(self):
+            command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+    client = NotebookClient(
+        notebook,
+        kernel_manager_class=ThisPython,
+        timeout=CELL_TIMEOUT_S,
+        record_timing=False,
+        extra_arguments=["--log-level=50"],  # its talk of encryption on localhost, of Ctrl-C
+        resources={"metadata": {"path": str(folder)}},
+    )
+    # Cell by cell: client.execute() would catch Ctrl-C and end in an error of its own.
+    with client.setup_kernel(env=environment(env or {})):
+        for index, cell in enumerate(notebook.cells):
+            if on_cell and cell.cell_type == "code":
+                on_cell(index)
+            client.execute_cell(cell, index)
+
+
+def environment(extra):
+    """Return this process's environment with `extra` in it; None removes a variable."""
+    quiet = {"KINETO_LOG_LEVEL": "6", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # both on stderr
+    merged = {**os.environ, **quiet, "MPLBACKEND": None, **extra}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _collect(function, imports, sources):

@@ -1,8 +1,10 @@
 """Where a recording comes from: the machine, the versions and the code, written and told."""
 
+import contextlib
 import datetime
 import hashlib
 import inspect
+import io
 import re
 import textwrap
 from pathlib import Path
@@ -53,6 +55,26 @@ def machine(card) -> dict:
         "sms": card.sms,
         "memory_bytes": card.memory_bytes,
     }
+
+
+def survey() -> tuple[list[str], list[str]]:
+    """List the recorded GPUs, as "NVIDIA H200 (28)" recordings, and the broken manifests.
+
+    RecordingError if a recording cannot be chosen under these COURSE_GPU and COURSE_DATA.
+    """
+    gpus, broken, names = [], [], set()
+    for folder in storage.folders():
+        try:
+            found = storage.manifest(folder)
+        except RecordingError as error:
+            broken.append(str(error))
+            continue
+        gpus.append(f"{found['gpu']} ({len(found['recordings'])})")
+        names |= set(found["recordings"])
+    with contextlib.redirect_stdout(io.StringIO()):  # what is skipped is in `broken`
+        for name in sorted(names):
+            storage.choose(name)
+    return gpus, broken
 
 
 def with_article(gpu: str) -> str:

@@ -112,7 +112,7 @@ def cost_run(steps):
             look, middle = {"color": COLOURS[colour]}, sorted(ms)[len(ms) // 2]
             axes.plot(range(start, start + len(ms)), ms.clip(max=top), ".", **look)
             axes.hlines(middle, start, start + len(ms) - 1, **look)
-            axes.text(start, 0, f"{phase}: median {middle:.2f} ms", va="bottom", **look)
+            axes.text(start, 0.1, f"{phase}\n{middle:.2f} ms", va="bottom", **look)
             start += len(ms) + 3
         axes.set(ylim=(0, top * 1.02), ylabel="step (ms)", xticks=[])
         axes.set_xlabel(

@@ -6,11 +6,27 @@ Torch does not refuse a second profiler: it empties the first one, or crashes.
 import gc
 import inspect
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from unittest import mock
+
+MAX_STEPS = 100
 
 
 class ProfileError(RuntimeError):
     """A profile that is empty, cut short or wrong; the message says why, and what to do."""
+
+
+def check_arguments(step, steps, warmup):
+    """Raise TypeError or ValueError for what `capture` cannot call, count or leave out."""
+    if not callable(step):
+        raise TypeError(f"step must be a function without arguments, not a {type(step)}")
+    if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
+        raise ValueError(
+            f"steps={steps}: profile a handful, 1 to {MAX_STEPS}; long traces take minutes to "
+            "export and to open (b39)"
+        )
+    if type(warmup) is not int or warmup < 0:  # True is no count
+        raise ValueError(f"warmup={warmup} must be 0 or more")
 
 
 def refuse_second_profiler():
@@ -70,18 +86,16 @@ def _no_profiler_but(prof):
 
     autograd = torch.autograd.profiler
     guarded = {
-        # These three are below every way to start and stop one (_KinetoProfile, a method kept
-        # from before the capture, inductor's benchmarks).
-        autograd.profile: ["_prepare_trace", "_start_trace", "__exit__"],
-        # Sooner, while the other profile is as it was: after a refusal halfway through its
-        # step() it could not be left in peace. One that waits reaches none of the three.
-        torch.profiler.profile: ["start", "step"],
+        # Below every way to start and stop one: _KinetoProfile, a method kept from before.
+        autograd.profile: ["__enter__", "_prepare_trace", "_start_trace", "__exit__"],
+        # Refused before it has changed anything. One that waits reaches none of the above.
+        torch.profiler.profile: ["start", "step", "stop"],
         autograd.emit_nvtx: ["__enter__"],
         autograd.emit_itt: ["__enter__"],
     }
     with ExitStack() as stack:
         for owner, names in guarded.items():
-            for name in names:
+            for name in filter(partial(hasattr, owner), names):  # some are torch's own affair
                 method = _only_for((prof, prof.profiler), getattr(owner, name))
                 stack.enter_context(mock.patch.object(owner, name, method))
         yield
@@ -89,11 +103,21 @@ def _no_profiler_but(prof):
 
 def _only_for(owners, method):
     def guarded(self, *args, **kwargs):
-        if any(self is owner for owner in owners):
+        off = not getattr(self, "enabled", True)  # profile(enabled=False) does nothing
+        if off or any(self is owner for owner in owners):
             return method(self, *args, **kwargs)
+        if method.__name__ == "_prepare_trace":
+            # Halfway through step(): when its block ends, torch would start it unprepared,
+            # and die. So it stays off.
+            self.enabled, self._start_trace = False, lambda: None
+        does = {
+            "step": "calls step() of another profile",
+            "stop": "stops another profiler",
+            "__exit__": "stops another profiler",
+        }.get(method.__name__, "starts a profiler of its own (or calls capture)")
         raise ProfileError(
-            "the step starts, steps or stops a profiler of its own (or calls capture), and "
-            "profilers do not nest: profile either the step or what is in it"
+            f"the step {does}, and profilers do not nest: profile either the step or what is "
+            "in it"
         )
 
     return guarded
@@ -125,6 +149,7 @@ def first_parts(plan):
 
 
 def needs(prof):
+    """A clause for messages: how many steps the schedule of `prof` takes, and why."""
     plan = plan_of(prof)
     if plan is None:
         return "how many steps its schedule needs cannot be told: no torch.profiler.schedule"

@@ -18,6 +18,9 @@ __all__ = ["RecordingError", "load", "measure_sha256", "mode", "provenance", "re
 __all__ += ["repo_root", "with_others"]
 
 MODES = ("live", "replay", "record")
+# A kernel that this GPU has no room for, or that this Triton cannot build for it.
+_TRITON_ERRORS = {"triton.runtime.errors": ("OutOfResources", "PTXASError")}
+_TRITON_ERRORS |= {"triton.compiler.errors": ("CompilationError",)}
 
 
 def mode(*, cpu: bool = False) -> str:
@@ -44,7 +47,9 @@ def recorded(name: str, measure, *, cpu: bool = False):
     carry attrs "name", "gpu" and "mode" ("live" or "recorded"). ValueError and TypeError for a
     wrong name or function; RecordingError for a recording that is missing or damaged.
     """
-    if not re.fullmatch(r"\d\d(_[a-z0-9]+)+", name):
+    if not isinstance(name, str):
+        raise TypeError(f"a recording's name is a text, as '02_sweep', not {name!r}")
+    if not re.fullmatch(r"[0-9]{2}(_[a-z0-9]+)+", name):
         raise ValueError(f"{name!r} is no name for a recording: NN_lower_snake, as 02_sweep")
     if not inspect.isfunction(measure) or measure.__name__ == "<lambda>":
         raise TypeError(
@@ -64,7 +69,7 @@ def recorded(name: str, measure, *, cpu: bool = False):
 
 
 def load(name: str):
-    """Return the recording that a replay of `name` would show; measures and prints nothing."""
+    """Return the recording that a replay of `name` would show; measures nothing."""
     return _replay(name)[0]
 
 
@@ -80,23 +85,25 @@ def with_others(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """Lay the same table of every other recorded GPU below `table` (from `recorded`).
 
     The first column, "gpu", says whose row it is: "NVIDIA H200 (recorded)", "Tesla T4 (live)".
+    TypeError if `table` is none, ValueError if it is the table of another name,
     RecordingError if a recording has other columns than `table`.
     """
+    if not isinstance(table, pd.DataFrame):
+        raise TypeError(f"with_others() takes a table, not {type(table).__name__}")
     if "gpu" not in table.attrs:
-        raise RecordingError(
-            f"with_others() needs the table of {name} as recorded() returned it"
-        )
+        raise RecordingError("with_others() needs the table as recorded() returned it")
+    if (told := table.attrs.get("name")) != name:
+        raise ValueError(f"with_others() got the table of {told}, not of {name}")
     tables = [table]
-    for folder in storage.folders():
-        own = table.attrs["mode"] == "recorded" and folder == storage.slug(table.attrs["gpu"])
-        if own or name not in storage.manifest(folder)["recordings"]:
-            continue
+    own = storage.slug(table.attrs["gpu"]) if table.attrs["mode"] == "recorded" else None
+    for folder in storage.holding(name, [f for f in storage.folders() if f != own]):
         other = _labelled(storage.read(folder, name), name, storage.manifest(folder)["gpu"])
         here, there = list(table.columns), list(getattr(other, "columns", []))
         if here != there:
             raise RecordingError(
                 f"{name} has the columns {there} for {folder} but {here} for "
-                f"{table.attrs['gpu']}: `make record` on a GPU machine makes it anew"
+                f"{table.attrs['gpu']}: `make record` on a GPU machine makes it anew, or call "
+                "with_others before adding columns"
             )
         tables.append(other)
     labels = [f"{t.attrs['gpu']} ({t.attrs['mode']})" for t in tables for _ in range(len(t))]
@@ -135,8 +142,12 @@ def _live(name, measure):
     except Exception as error:
         if not _machine_is_at_fault(error):
             raise
-        first = (str(error).strip().splitlines() or ["no message"])[0]
-        failed = f"live measurement of {name} failed ({type(error).__name__}: {first})"
+        lines = str(error).strip().splitlines() or ["no message"]
+        # Triton's begin with a place, "at 5:8:", quote the code, and end with the cause.
+        told = (
+            f"{lines[0]} {lines[-1]}" if re.fullmatch(r"at \d+:\d+:", lines[0]) else lines[0]
+        )
+        failed = f"live measurement of {name} failed ({type(error).__name__}: {told})"
         try:
             value, line = _replay(name)
         except RecordingError as none:
@@ -144,7 +155,9 @@ def _live(name, measure):
         print(f"{failed}; showing the recording instead")
         print(line)
         return value
-    if formats.kind_of(value) != "trace":
+    if formats.kind_of(value) == "trace":
+        formats.read_trace(value)  # refuses what could not be recorded
+    else:
         # Through the same bytes as a recording, so that live and replay agree in every type.
         value = formats.decode(*formats.encode(value))
     card = device.gpu()
@@ -155,10 +168,13 @@ def _live(name, measure):
 
 def _machine_is_at_fault(error):
     """Tell what a machine cannot do (no CUPTI, no memory) from a mistake in the code."""
+    if isinstance(error, RecursionError):  # a RuntimeError, but the code's own
+        return False
     # NotImplementedError is a RuntimeError; so is torch's OutOfMemoryError.
-    kinds = (RuntimeError, OSError, ImportError, subprocess.SubprocessError)
-    if "triton.runtime.errors" in sys.modules:  # a kernel that this GPU has no room for
-        kinds += (sys.modules["triton.runtime.errors"].OutOfResources,)
+    kinds = (RuntimeError, OSError, ImportError, MemoryError, subprocess.SubprocessError)
+    for module, names in _TRITON_ERRORS.items():  # looked up without importing Triton
+        loaded = sys.modules.get(module)
+        kinds += tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
     # torch built without CUDA answers device="cuda" with an AssertionError.
     without_cuda = isinstance(error, AssertionError) and "CUDA enabled" in str(error)
     return without_cuda or isinstance(error, kinds)

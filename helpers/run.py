@@ -4,12 +4,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from helpers.fresh import environment
+from helpers.fresh import execute as execute
+
 ROOT = Path(__file__).resolve().parents[1]
-CELL_TIMEOUT_S = 900  # a cell that takes longer is stuck: the longest takes seconds
 
 
 class RunError(Exception):
@@ -20,10 +23,12 @@ def run(names=None, mode=None) -> int:
     """Execute notebooks, all or those starting with `names`, into build/; return the failures.
 
     `mode` is "live" or "replay" (default: COURSE_MODE, else live where there is a GPU).
-    Raises RunError if there is nothing to run or nbclient is not installed.
+    Raises RunError if there is nothing to run, no such mode, no nbclient, no way to write.
     """
     _need_nbclient()
     paths = _select(sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), names)
+    _need_mode(mode or os.environ.get("COURSE_MODE"))
+    _need_build([ROOT / "build" / path.name for path in paths])
     env = {} if mode is None else {"COURSE_MODE": mode}
     rows, failures = [], []
     for path in paths:
@@ -34,9 +39,9 @@ def run(names=None, mode=None) -> int:
     _table(("notebook", "seconds", "live or replayed", "result"), rows)
     for failure in failures:
         print(f"\nFAILED {failure}")
-    name = paths[0].name
-    print(f"\nOpen build/{name} to read what ran just now. To work through the course, open")
-    print(f"notebooks/{name} (`make lab` starts JupyterLab on the first one).")
+    if ran := [path.name for path, row in zip(paths, rows, strict=True) if row[2]]:
+        print(f"\nOpen build/{ran[0]} to read what ran just now. To work through the course,")
+        print(f"open notebooks/{ran[0]} (`make lab` starts JupyterLab on the first one).")
     return len(failures)
 
 
@@ -56,7 +61,7 @@ def record(names=None) -> int:
             "the recordings that the course already has."
         )
     folder = ROOT / "notebooks" / "source"
-    env = _environment({"COURSE_MODE": "record", "MPLBACKEND": "agg"})
+    env = environment({"COURSE_MODE": "record", "MPLBACKEND": "agg"})
     rows, failed = [], 0
     for path, only in _select_recordings(sorted(folder.glob("[0-9][0-9]_*.py")), names):
         print(f"\n=== recording {', '.join(only) or path.stem}", flush=True)
@@ -71,54 +76,18 @@ def record(names=None) -> int:
     return failed
 
 
-def execute(notebook, folder, env=None, on_cell=None):
-    """Execute `notebook` in place, in a fresh kernel of this very Python started in `folder`.
-
-    `env` adds to the environment (None removes a variable); `on_cell(index)` is called before
-    each code cell. Raises nbclient's errors; the notebook then holds the outputs so far.
-    """
-    from jupyter_client.kernelspec import KernelSpec
-    from jupyter_client.manager import AsyncKernelManager
-    from nbclient import NotebookClient
-
-    class ThisPython(AsyncKernelManager):
-        # A registered "python3" kernel may belong to another environment.
-        @property
-        def kernel_spec(self):
-            command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-            return KernelSpec(argv=command, display_name="Python 3", language="python")
-
-    client = NotebookClient(
-        notebook,
-        kernel_manager_class=ThisPython,
-        timeout=CELL_TIMEOUT_S,
-        record_timing=False,
-        extra_arguments=["--log-level=50"],  # its talk of encryption on localhost, of Ctrl-C
-        resources={"metadata": {"path": str(folder)}},
-    )
-    # Cell by cell: client.execute() would catch Ctrl-C and end in an error of its own.
-    with client.setup_kernel(env=_environment(env or {})):
-        for index, cell in enumerate(notebook.cells):
-            if on_cell and cell.cell_type == "code":
-                on_cell(index)
-            client.execute_cell(cell, index)
-
-
-def _environment(extra):
-    """Return this process's environment with `extra` in it; None removes a variable."""
-    quiet = {"KINETO_LOG_LEVEL": "6", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # both on stderr
-    merged = {**os.environ, **quiet, "MPLBACKEND": None, **extra}
-    return {name: value for name, value in merged.items() if value is not None}
-
-
 def _run_one(path, env):
     """Execute a cleared copy of one notebook: (seconds, live or replayed, error or None)."""
     import nbformat
     from nbclient.exceptions import CellExecutionError, CellTimeoutError
     from tqdm import tqdm
 
-    notebook = nbformat.read(path, as_version=4)
-    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    except Exception as problem:  # a file can be broken in any way
+        return 0.0, "", f"no notebook: {type(problem).__name__}: {_first_line(problem)}"
     for cell in codes:
         cell.outputs, cell.execution_count = [], None
     terminal = sys.stderr.isatty()
@@ -141,10 +110,13 @@ def _run_one(path, env):
     if error:
         index = current[-1] if current else 0
         first = notebook.cells[index].source.strip().partition("\n")[0]
-        error = f"cell {index} ({first}): {error.strip().splitlines()[0]}"
-    (ROOT / "build").mkdir(exist_ok=True)
+        error = f"cell {index} ({first}): {_first_line(error)}"
     nbformat.write(notebook, ROOT / "build" / path.name)
     return time.perf_counter() - start, _how(codes), error
+
+
+def _first_line(text):
+    return str(text).strip().partition("\n")[0]
 
 
 def _how(cells):
@@ -180,12 +152,36 @@ def _select_recordings(paths, names):
 
 
 def _need_nbclient():
-    missing = [name for name in ("nbclient", "ipykernel", "tqdm") if find_spec(name) is None]
+    missing = [
+        name for name in ("nbclient", "ipykernel", "tqdm", "pandas") if find_spec(name) is None
+    ]
     if missing:
         raise RunError(
             f"Running notebooks needs {', '.join(missing)}, missing here. Install with\n"
             f"{Path(sys.executable).name} -m pip install {' '.join(missing)}"
         )
+
+
+def _need_mode(mode):
+    from helpers.recording import MODES
+
+    if mode and mode not in MODES:
+        raise RunError(f"COURSE_MODE is {mode!r}; it can be {', '.join(MODES)} or unset.")
+
+
+def _need_build(targets):
+    """Make build/ and try to write there: a run of minutes should not end in an error."""
+    try:
+        (ROOT / "build").mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=ROOT / "build").close()
+        for target in targets:
+            if target.exists():
+                target.open("ab").close()
+    except OSError as error:
+        raise RunError(
+            f"The notebooks run into build/, which cannot be written ({error.strerror}).\n"
+            "Delete build, or give yourself the right to write there."
+        ) from error
 
 
 def _table(heads, rows):

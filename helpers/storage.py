@@ -1,5 +1,6 @@
 """Where recordings lie: a folder for each GPU, a manifest in it, every file checked."""
 
+import functools
 import hashlib
 import json
 import os
@@ -19,8 +20,9 @@ def repo_root() -> Path:
 
 
 def data_dir() -> Path:
-    """Return the folder of the recordings: COURSE_DATA, or data/ in the repository."""
-    return Path(os.environ.get("COURSE_DATA") or repo_root() / "data").resolve()
+    """Return the folder of the recordings: COURSE_DATA (from the repository), else data/."""
+    # Not from the working directory: a notebook's kernel and a terminal have different ones.
+    return (repo_root() / (os.environ.get("COURSE_DATA") or "data")).resolve()
 
 
 def relative(path: Path) -> str:
@@ -37,10 +39,11 @@ def slug(gpu: str) -> str:
 
 
 def _broken(path, cause):
-    return RecordingError(
-        f"{relative(path)}: {cause}. `git checkout -- {relative(path)}` brings the file back; "
-        "`make record` on a GPU machine makes a new one"
-    )
+    remedy = f"`git checkout -- {relative(path)}` brings the file back"
+    if not path.is_relative_to(repo_root()):  # git knows nothing of it
+        remedy = "Bring it back" if "missing" in cause else "Mend or delete it"
+    anew = "`make record` on a GPU machine makes a new one"
+    return RecordingError(f"{relative(path)}: {cause}. {remedy}; {anew}")
 
 
 def manifest(folder: str) -> dict:
@@ -74,6 +77,7 @@ def entry(folder: str, name: str) -> dict:
     if not isinstance(found, dict):
         raise _broken(path, f"the entry of {name} is not an object")
     lacking = [key for key in _ENTRY_TEXTS if not isinstance(found.get(key), str)]
+    lacking += ["bytes"] if not isinstance(found.get("bytes"), int) else []
     lacking += [key for key in ("torch", "triton", "driver") if key not in found]
     if found.get("kind") == "table":
         lacking += [
@@ -88,13 +92,38 @@ def entry(folder: str, name: str) -> dict:
     return found
 
 
+def holding(name: str, there: list[str], needed=False) -> dict[str, str]:
+    """Map the folders of `there` that hold a recording of `name` to its date.
+
+    A folder that cannot be read is skipped, with one printed line; RecordingError if one is
+    `needed` and only such folders are left.
+    """
+    dates, broken = {}, []
+    for folder in there:
+        try:
+            if name in manifest(folder)["recordings"]:
+                dates[folder] = entry(folder, name)["date"]
+        except RecordingError as error:
+            broken.append((relative(data_dir() / folder), error))
+    if needed and broken and not dates:
+        raise broken[0][1]
+    for skipped, _ in broken:
+        _say_once(f"skipped {skipped}: its {MANIFEST} is broken; mend or delete it")
+    return dates
+
+
+@functools.cache
+def _say_once(line):  # not again at every replay
+    print(line)
+
+
 def choose(name: str) -> str:
     """Return the folder to replay `name` from: COURSE_GPU, else the newest (ties: A to Z)."""
     there = folders()
     wanted = os.environ.get("COURSE_GPU")
     if wanted:
         part = slug(wanted)
-        fitting = [part] if part in there else [f for f in there if part in f]
+        fitting = [part] if part in there else [f for f in there if part and part in f]
         if len(fitting) != 1:
             problem = (
                 "fits no recorded GPU" if not fitting else f"fits {' and '.join(fitting)}"
@@ -102,14 +131,16 @@ def choose(name: str) -> str:
             listed = ", ".join(there) or "none"
             raise RecordingError(f"COURSE_GPU={wanted} {problem}; recorded GPUs: {listed}")
         there = fitting
-    holding = [folder for folder in there if name in manifest(folder)["recordings"]]
-    if not holding:
+    dates = holding(name, there, needed=True)
+    if not dates:
         looked = " or ".join(relative(data_dir() / folder / MANIFEST) for folder in there)
+        back = "`git checkout -- data` brings a lost one back; "
         raise RecordingError(
-            f"no recording {name} in {looked or 'the data directory (it holds no GPU)'}. `git "
-            "checkout -- data` brings a lost one back; `make record` on a GPU machine makes it"
+            f"no recording {name} in {looked or 'the data directory (it holds no GPU)'}. "
+            f"{back if data_dir().is_relative_to(repo_root()) else ''}"
+            "`make record` on a GPU machine makes it"
         )
-    return max(holding, key=lambda folder: entry(folder, name)["date"])
+    return max(dates, key=dates.get)
 
 
 def read(folder: str, name: str):
@@ -122,7 +153,7 @@ def read(folder: str, name: str):
         raise _broken(path, "the file is missing") from None
     except OSError as error:
         raise _broken(path, f"unreadable ({error.strerror})") from error
-    size, expected = len(content), facts.get("bytes")
+    size, expected = len(content), facts["bytes"]
     if _sha256(content) != facts["sha256"] or size != expected:
         if _sha256(content.replace(b"\r\n", b"\n")) == facts["sha256"]:
             cause = "its line ends were changed to CRLF (git's core.autocrlf?)"

@@ -66,7 +66,8 @@ def time_wall(fn):
     """Time of a call in a steady loop, in us: what you wait for, whoever causes it.
 
     Calls run back to back in blocks that begin and end with a synchronisation; a block is one
-    sample. TypeError if fn cannot be timed.
+    sample. A function slower than 1 s is called five times in all. TypeError if fn cannot be
+    timed.
     """
     device = _ready(fn)
     first, wall = sampling.warm(fn, device)
@@ -143,7 +144,7 @@ def compare(functions):
         device = _ready(fn, f"{name}: ")
     names, first, plan, seconds = list(functions), {}, {}, 0
     for name, fn in functions.items():
-        first[name], wall = sampling.warm(fn, device)
+        first[name], wall = sampling.warm(fn, device, f"{name}: ")
         plan[name] = sampling.wall_timer(fn, device, wall)
         seconds += sampling.cost(plan[name][1], wall)
     samples = {name: [] for name in names}

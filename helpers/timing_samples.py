@@ -1,15 +1,39 @@
 """How `timing` takes its samples: warm-up, blocks of calls, graph replays, pairs of events."""
 
+import itertools
 import math
+import statistics
+import time
+import types
 
 BUDGET_S = 0.2  # sampling time of one measurement
 BATCH_S = 0.04  # one warm-up reading; two or more of them let the clocks ramp
 WARM_CAP_S = 0.6  # warming ends here even if the readings have not settled
+SLOW_S = 1.0  # what takes longer is sampled three times
 BLOCK_S = 0.01  # a wall-clock block, unless synchronising would be over 1 % of it
 
 
-def warm(fn, device):
-    """Seconds of the cold first call, and of a call once two readings agree within 5 %."""
+# What a call may return before a line of its body has run.
+LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, map, filter)
+
+
+def warm(fn, device, where=""):
+    """Seconds of the cold first call, and of a call once two readings agree within 5 %.
+
+    TypeError, its message beginning with `where`, if fn() returns a generator or coroutine.
+    """
+
+    def first_call():
+        device.sync()
+        start = device.clock()
+        result = fn()
+        device.sync()
+        seconds = max(device.clock() - start, 1e-9)
+        if isinstance(result, LAZY):
+            getattr(result, "close", bool)()  # Python warns of a coroutine left unawaited
+            kind = type(result).__name__
+            raise TypeError(f"{where}{fn!r} returns a {kind}: calling it runs nothing")
+        return seconds
 
     def reading(number):
         device.sync()
@@ -19,7 +43,7 @@ def warm(fn, device):
         device.sync()
         return max(device.clock() - start, 1e-9) / number
 
-    first, begin, before = reading(1), device.clock(), None
+    first, begin, before = first_call(), device.clock(), None
     number, wall = 1, reading(1)
     while device.clock() - begin < WARM_CAP_S:
         if before and abs(wall - before) <= 0.05 * before:
@@ -68,20 +92,21 @@ def wall_timer(fn, device, wall):
 
 def block(timer, number):
     """One sample: microseconds a call, over `number` calls."""
-    # Timer.timeit warms up by two calls or more, three times the price of a slow function.
-    # blocked_autorange with no time to fill makes one trial call and takes one sample.
-    one = number == 1
-    run = timer.blocked_autorange(min_run_time=1e-6) if one else timer.timeit(number)
-    return run.times[0] * 1e6
+    if number == 1:
+        # Timer.timeit warms up by two calls, blocked_autorange by one: twice the price of a
+        # slow function or more. Underneath both lies the call alone.
+        return timer._timeit(1) * 1e6
+    return timer.timeit(number).times[0] * 1e6
 
 
 def cost(number, wall):
     """Seconds that block() takes, its warm-up included."""
-    return wall * (2 if number == 1 else number + max(number // 100, 2))
+    return wall * (1 if number == 1 else number + max(number // 100, 2))
 
 
-def count(cost_s, least=5):
-    """How many samples of that cost the budget allows: `least` to 100."""
+def count(cost_s, least=None):
+    """How many samples of that cost the budget allows: 5 (3 slow ones) or `least` to 100."""
+    least = least or (3 if cost_s >= SLOW_S else 5)
     return max(least, min(100, int(BUDGET_S / cost_s)))
 
 
@@ -117,3 +142,23 @@ def calls(fn, device, flush, pad, number):
         spans.append((start, device.mark()))
     device.sync()  # once: a wait in every turn would put the next launch inside the interval
     return [device.between_us(start, end) for start, end in spans]
+
+
+def burst_us(step, calls=20):
+    """Median GPU time of step() in us, called back to back for a moment after a pause.
+
+    The first calls after a pause run at full clock, before a power limit lowers it. For steps
+    that take the GPU longer than the host. RuntimeError without a GPU.
+    """
+    import torch
+
+    step()
+    torch.cuda.synchronize()
+    time.sleep(0.5)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 6)]
+    for mark in marks:
+        step()
+        mark.record()
+    torch.cuda.synchronize()
+    spans = [a.elapsed_time(b) for a, b in itertools.pairwise(marks[5:])]
+    return statistics.median(spans) * 1e3

@@ -21,8 +21,9 @@ def verify(prof):
 
     Call it after the `with` block (or inside on_trace_ready), before the export: torch saves a
     trace once, so a profile that has been exported already is an error too, unless it has an
-    on_trace_ready that may have done so, when a note is printed. What cannot be checked is
-    said. Raises TypeError for anything else than a torch.profiler.profile.
+    on_trace_ready that may have done so, when a note is printed. What cannot be checked, and
+    what is odd about the steps (an empty one, many left out), is printed too. Raises TypeError
+    for anything else than a torch.profiler.profile.
     """
     import torch
 
@@ -46,16 +47,20 @@ def verify(prof):
         events = list(prof.events())
     except RuntimeError as error:  # trace_only: the events exist only in the exported file
         raise ProfileError(f"Cannot check this profile: {error}") from error
-    if scheduled:
-        _check_window(prof, events)
+    steps = _check_window(prof, events) if scheduled else {}
     gpu = [e for e in events if not _on_host(e) and not e.is_user_annotation]
     _check_content(prof, events, gpu)
     _check_gpu(torch, prof, events, gpu)
     _check_unsaved(prof, recorder, events)
+    if steps:
+        _note_steps(prof, events, steps)
 
 
 def _check_window(prof, events):
-    """The last window is complete if its last step is one at which the schedule saves."""
+    """Return {number: event} of the steps; raise if the last window is not complete.
+
+    It is complete if its last step is one at which the schedule saves.
+    """
     steps = {}
     for event in events:
         number = re.match(
@@ -66,7 +71,7 @@ def _check_window(prof, events):
     save = type(prof.current_action).RECORD_AND_SAVE
     if not steps:
         if prof.schedule(prof.step_num).name == "NONE":
-            return  # the window closed by itself, but is empty: _check_content says why
+            return {}  # the window closed by itself, but is empty: _check_content says why
         full = 0
     else:
         last = max(steps)
@@ -74,7 +79,7 @@ def _check_window(prof, events):
         # opened, unless the loop leaves out the very last step().
         cut = last >= prof.step_num and not _has_work(steps[last], events)
         if prof.schedule(last) == save and not cut:
-            return
+            return steps
         full = len(steps) - cut
     plan = plan_of(prof)
     if plan is None:
@@ -96,6 +101,25 @@ def _check_window(prof, events):
         f"has replaced the window before: {holds}. Set repeat=1, or take the data in "
         "on_trace_ready."
     )
+
+
+def _note_steps(prof, events, steps):
+    first, last, count = min(steps), max(steps), len(steps)
+    if not prof.step_num:
+        print("verify: step() was never called: everything is one step")
+    empty = sum(not _has_work(step, events) for step in steps.values())
+    if empty:
+        print(
+            f"verify: {empty} of {count} recorded steps hold no operator: is step() called "
+            "twice an iteration?"
+        )
+    # A loop somewhat longer than its window is usual; a profile entered a second time counts
+    # on, and the same loop doubles the number.
+    if prof.step_num >= 2 * (last + 1):
+        print(
+            f"verify: the profile holds steps {first} to {last}; {_called(prof)}, and later "
+            "steps were not recorded. Use a new profile for each measurement"
+        )
 
 
 def _check_content(prof, events, gpu):

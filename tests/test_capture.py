@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -137,6 +138,25 @@ def test_the_trace_is_one_gzipped_file_that_outlives_the_capture(tmp_path):  # c
     assert not list(path.parent.glob("*.json"))
 
 
+def test_saving_onto_itself_leaves_the_trace_alone(tmp_path):
+    result = capture(work)
+    before = result.path.read_bytes()
+    link = tmp_path / "link.json.gz"
+    link.symlink_to(result.path)
+    assert result.save(result.path) == result.path and result.save(link) == link
+    assert result.path.read_bytes() == before
+
+
+def test_it_survives_a_tool_that_cleans_temporary_files_up(tmp_path):
+    result = capture(work)
+    shutil.rmtree(result.path.parent)
+    assert repr(result).startswith("Capture of 3 profiled steps")
+    with pytest.raises(FileNotFoundError, match="is gone.*capture again"):
+        result.save(tmp_path / "copy.json.gz")
+    assert capture(work).path.exists()
+    assert not result.path.exists()
+
+
 def test_options_add_their_columns_and_only_theirs():  # b15, b16, b22, b24, b40
     plain = capture(labelled).operators
     shaped = capture(labelled, record_shapes=True).operators
@@ -196,7 +216,9 @@ def test_without_a_gpu_nothing_is_zero():  # b28
         ({"steps": 0}, ValueError, "steps=0"),
         ({"steps": 101}, ValueError, "a handful, 1 to 100"),  # b39
         ({"steps": 2.5}, ValueError, "steps=2.5"),
+        ({"steps": True}, ValueError, "steps=True"),
         ({"warmup": -1}, ValueError, "warmup=-1"),
+        ({"warmup": True}, ValueError, "warmup=True"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_before_the_step_runs(arguments, error, words):
@@ -257,7 +279,7 @@ def test_no_operators_is_an_error():  # b18, b28
 def test_nesting_is_refused_outside(capfd):  # b12
     with profile(activities=CPU) as outer:
         work()
-        with pytest.raises(ProfileError, match="do not nest"):
+        with pytest.raises(ProfileError, match="do not nest.*lost.*restart the kernel"):
             capture(work)
         work()
     verify(outer)
@@ -302,6 +324,87 @@ def test_nesting_is_refused_inside(warmup):  # b12
         assert by_name(capture(work).operators).calls["aten::mm"] == 3
 
 
+ROUTES = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+from helpers.capture import ProfileError, capture
+
+CPU = [ProfilerActivity.CPU]
+x = torch.ones(9, 9)
+old, waiting = profile(activities=CPU), None
+start = old.start
+
+def kineto():
+    p = torch.profiler._KinetoProfile(activities=CPU)
+    try:
+        p.start()
+        x @ x
+    finally:
+        p.stop()
+
+def prepared():
+    p = profile(activities=CPU)
+    p.prepare_trace(); p.start_trace(); x @ x; p.stop_trace()
+
+def bound():
+    start(); x @ x; old.stop()
+
+def autograd():
+    p = torch.autograd.profiler.profile()
+    p._prepare_trace(); p._start_trace(); x @ x; p.__exit__(None, None, None)
+
+def stops_an_old_one():
+    finished.stop_trace()
+
+def steps():
+    x @ x; waiting.step()
+
+def steps_bound():
+    x @ x; step()
+
+def marks():
+    with torch.autograd.profiler.emit_nvtx():
+        x @ x
+
+with profile(activities=CPU) as finished:
+    x @ x
+routes = [kineto, prepared, bound, autograd, stops_an_old_one, steps, steps_bound, marks]
+for warmup in 0, 2:
+    for route in routes:
+        print(route.__name__, warmup, file=sys.stderr)
+        waiting = profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1))
+        step = waiting.step
+        with waiting:
+            try:
+                capture(route, warmup=warmup)
+            except ProfileError as error:
+                does = {"steps": "calls step()", "stops_an_old_one": "stops another"}
+                assert does.get(route.__name__, "profilers do not nest") in str(error), error
+            else:
+                raise AssertionError("not refused")
+        result = capture(lambda: x @ x)
+        assert result.operators.set_index("name").calls["aten::mm"] == 3
+        with profile(activities=CPU) as after:
+            x @ x
+        capture.verify(after)
+print("alive")
+"""
+
+
+def test_every_way_to_a_profiler_is_refused_before_it_kills_the_process():  # b12
+    done = subprocess.run([sys.executable, "-c", ROUTES], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_a_profiler_that_is_switched_off_is_no_profiler():
+    def step():
+        with torch.autograd.profiler.profile(enabled=False):
+            work()
+
+    assert by_name(capture(step).operators).calls["aten::mm"] == 3
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_cold_first_step_can_be_asked_for_without_a_warning(capfd):  # b34
     calls = []
@@ -313,6 +416,7 @@ def test_a_cold_first_step_can_be_asked_for_without_a_warning(capfd):  # b34
 def test_stderr_stays_empty_in_a_fresh_process():
     code = "import torch\nfrom helpers.capture import capture\nx = torch.ones(9)\n"
     code += "print(capture(lambda: x + x))"
+    # torch says "Profiler clears events" once a process, if it does (2.10, 2.11)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
     assert re.match(r"Capture of 3 profiled steps; a step: .*host [\d.e+]+ us", done.stdout)
@@ -342,12 +446,14 @@ def test_loader_workers_never_appear():  # b17, b20
 # ---------------------------------------------------------------- verify
 
 
-def loop(count, ready=None, first=True, **plan):
+def loop(count, ready=None, work_before=0, **plan):
     """The usual loop: `count` iterations, each ending in prof.step()."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plan = schedule(**plan)
         with profile(activities=CPU, schedule=plan, on_trace_ready=ready) as prof:
+            for _ in range(work_before):
+                work()
             for _ in range(count):
                 work()
                 prof.step()
@@ -403,6 +509,42 @@ def test_verify_names_what_is_wrong_with_the_loop(count, plan, words):
         capture.verify(loop(count, **plan))
 
 
+def test_verify_notes_a_profile_that_is_entered_again(capsys):
+    prof = loop(5, **FIVE, repeat=1)
+    with prof:
+        for _ in range(5):
+            work()
+            prof.step()
+    verify(prof)
+    (note,) = capsys.readouterr().out.splitlines()
+    assert re.search(
+        r"holds steps 2 to 4; .*10 times, .*not recorded. Use a new profile", note
+    )
+
+
+def test_verify_notes_a_loop_without_step(capsys):
+    verify(loop(0, work_before=3, wait=0, warmup=0, active=1))
+    assert (
+        capsys.readouterr().out == "verify: step() was never called: everything is one step\n"
+    )
+    verify(loop(1, wait=0, warmup=0, active=1, repeat=1))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("active, empty", [(3, "2 of 3"), (4, "2 of 4")])
+def test_verify_notes_empty_steps(active, empty, capsys):
+    with profile(
+        activities=CPU, schedule=schedule(wait=0, warmup=1, active=active, repeat=1)
+    ) as prof:
+        for _ in range(3):
+            work()
+            prof.step()
+            prof.step()
+    verify(prof)
+    expected = f"verify: {empty} recorded steps hold no operator: is step() called twice an "
+    assert capsys.readouterr().out == f"{expected}iteration?\n"
+
+
 def test_verify_accepts_the_other_usual_loops():
     with profile(activities=CPU, schedule=schedule(**FIVE, repeat=1)) as prof:
         for i in range(9):  # step() first, as in the official tutorial
@@ -419,11 +561,12 @@ def test_verify_accepts_the_other_usual_loops():
     verify(prof)
 
 
-def test_verify_works_inside_on_trace_ready():
+def test_verify_works_inside_on_trace_ready(capsys):
     seen = []
     loop(10, ready=lambda prof: seen.append(verify(prof)), **FIVE)
     loop(2, ready=lambda prof: seen.append(verify(prof)), wait=0, warmup=1, active=1)
     assert seen == [None, None, None]
+    assert capsys.readouterr().out == ""
 
 
 def test_verify_of_a_plain_profile():

@@ -62,9 +62,16 @@ def zeros_save_energy(products):
     return zeros.us <= 1.01 and not zeros.power_w > 1 and not zeros.sm_mhz < 1
 
 
-def burst_beats_sustained(products, ceiling):
-    us = products.us[products["fill"] == "random"].mean()
-    return ceiling["matmul_flops"] >= matmul_flops(8192, 8192, 8192) / us * 1e6
+def burst_beats_sustained(products):
+    flops = (products.n**3 / products.us).groupby(products["fill"]).mean()
+    return flops["random, burst"] > 1.02 * flops["random"]
+
+
+def capped_at_little_power(products):
+    zeros, random = (products[products["fill"] == fill] for fill in ("zeros", "random"))
+    little = zeros.power_w.max() < 0.7 * random.power_w.min()
+    seen = little and set(zeros.throttle) == {"power cap"}
+    return seen or products.attrs["gpu"] != "NVIDIA H200"
 
 
 def launch_dwarfs_arithmetic(events, ceiling):
@@ -85,7 +92,8 @@ def first_gap_is_long(gaps):
 
 def recording_slows(options, steps):
     options, us = options[1:], steps.groupby("phase").step_us.median()  # [0]: no profiler
-    return (options.step_us > options.plain_us).all() and us["during"] > us["before"]
+    slower = options.step_us.median() > 1.1 * options.plain_us.median()
+    return slower and us["during"] > 1.1 * max(us["before"], us["before again"])
 
 
 def stacks_fill_the_trace(options):
@@ -117,9 +125,8 @@ def faster_gpus_cross_later(gpus, sweep):
 
 def gain_is_where_the_gpu_works(rung):
     us = rung.set_index(["rung", "tokens"]).time_us
-    return us["eager, fp32", 8192] / us["eager, 16-bit", 8192] > (
-        us["eager, fp32", 64] / us["eager, 16-bit", 64]
-    )
+    half = next(name for name in rung.rung if name.endswith("16"))
+    return us["eager, fp32", 8192] / us[half, 8192] > us["eager, fp32", 64] / us[half, 64]
 
 
 LAB = "00_copy 00_machine 00_matmul 00_lab_clocks 00_lab_fresh"
@@ -139,8 +146,10 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
     ("00", "averaged over ten times as many calls they shrink to about a tenth",
      once_only_costs_spread, "00_lab_fresh"),
     ("00", "Random numbers flip about half of the bits", zeros_save_energy, "00_matmul"),
-    ("00", "A burst of milliseconds can run faster than this sustained second",
-     burst_beats_sustained, "00_matmul 02_ceilings"),
+    ("00", "a burst at full clock, and what a second on end allows",
+     burst_beats_sustained, "00_matmul"),
+    ("00", "the cap was named for zeros too, far below the power of random numbers",
+     capped_at_little_power, "00_matmul"),
     ("01", "mixes three kinds of rows: host calls, kernels, and labels",
      lambda t: set(t.kind) >= {"op", "kernel", "label"}, "01_first_events"),
     ("01", "its arithmetic almost nothing",
@@ -153,8 +162,8 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
     ("01", "`on_trace_ready` saw both windows.",
      lambda t: [*t["first"].str[-2:], *t["last"].str[-2:]] == ["#2", "#7", "#4", "#9"]
      and set(t.files) == {2}, "01_windows"),
-    ("01", "twenty times: about 100 kernels",
-     lambda t: within(90, 20 * t.kernels_per_step[t.tokens == 64], 140), "01_rung"),
+    ("01", "called twenty times: a hundred kernels or more",
+     lambda t: within(100, 20 * t.kernels_per_step[t.tokens == 64], 400), "01_rung"),
     ("01", "Distrust the first recorded step, however warm the model is.",
      first_gap_is_long, "01_first_step_gaps"),
     ("01", "**Stacks** fill the trace, not the table", stacks_fill_the_trace, "01_options"),
@@ -172,8 +181,6 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
      cold_profile_holds_more, "02_article_tables 02_matmul_sweep"),
     ("02", "GPU time is the sum of the kernel rows, and nothing else in the table.",
      other_sums_are_too_large, "02_article_tables"),
-    ("02", "notebook 0 ran for seconds, into the power limit",
-     burst_beats_sustained, "00_matmul 02_ceilings"),
     ("02", "a GPU-Util of 100 % can be one thread",
      lambda t: within(90, t.gpu_util[t["loop"] == "one thread"], 100), "02_gpu_util"),
     ("02", "Python adds two integers in a few tens of nanoseconds",
@@ -187,7 +194,7 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
     ("02", "the mean of five calls of one matmul was nearly twice its typical time",
      lambda p: within(1.7, p.value["matmul_4096", "kernel_mean_of_5"]
                       / p.value["matmul_4096", "kernel_typical"], 2), "published"),
-    ("02", "A faster GPU moves the crossover right",
+    ("02", "In the model a faster GPU moves the crossover right",
      faster_gpus_cross_later, "gpus 02_matmul_sweep"),
     ("02", "Faster arithmetic helps as far as the GPU is what you wait for",
      gain_is_where_the_gpu_works, "02_rung"),

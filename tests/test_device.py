@@ -148,7 +148,30 @@ def test_a_card_object_serves_as_well_as_its_name():
     assert device.bandwidth(card) == 4.8e12
 
 
+def test_a_card_of_another_size_is_another_card():
+    half = device.Card("NVIDIA H200", "9.0", 66, 1, 1, 1)
+    assert device.peak(half, "bf16") is None and device.bandwidth(half) is None
+
+
+@pytest.mark.parametrize("card", [5, torch.device("cuda"), ["NVIDIA H200"], torch.bfloat16])
+def test_what_is_no_card_is_refused(card):
+    with pytest.raises(TypeError, match="card is a Card, torch's name of a device or None"):
+        device.peak(card, "bf16")
+    with pytest.raises(TypeError, match="card is a Card"):
+        device.bandwidth(card)
+
+
+def test_swapped_arguments_are_hinted_at():
+    for dtype in ("bf16", torch.bfloat16):
+        with pytest.raises(ValueError, match=r"peak\(card, dtype\): are they swapped\?"):
+            device.peak(dtype, "NVIDIA H200")
+    with pytest.raises(ValueError) as error:
+        device.peak("NVIDIA H200", "int4")
+    assert "swapped" not in str(error.value)
+
+
 def test_fraction():
+    assert device.fraction(1 + 1e-12, 1) == 1.0, "rounding is no error"
     assert device.fraction(1e12, 4e12) == 0.25
     assert device.fraction(0, 4e12) == 0
     assert device.fraction(4e12, 4e12) == 1.0

@@ -20,6 +20,10 @@ CARD = device.Card("NVIDIA H200", "9.0", 132, 150 * 2**30, 60 * 2**20, 232_448)
 T4 = device.Card("Tesla T4", "7.5", 40, 15 * 2**30, 4 * 2**20, 65_536)
 
 
+ENTRY = {"kind": "text", "bytes": 1, "sha256": "0", "date": "2026-01-01"}
+ENTRY |= {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.159.04"}
+
+
 @pytest.fixture
 def recordings(tmp_path, monkeypatch):
     """A data folder with one GPU's recordings in it."""
@@ -28,10 +32,12 @@ def recordings(tmp_path, monkeypatch):
     machine = {
         "gpu": "NVIDIA H200",
         "slug": "nvidia-h200",
-        "recordings": {"00_a": {}, "01_b": {}},
+        "recordings": {name: {**ENTRY, "file": f"{name}.txt"} for name in ("00_a", "01_b")},
     }
     (folder / "machine.json").write_text(json.dumps(machine))
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    for name in ("COURSE_MODE", "COURSE_GPU"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
@@ -155,6 +161,35 @@ def test_a_damaged_manifest_is_named(cpu, recordings):
     assert status == "MISSING" and "machine.json" in detail
 
 
+def test_a_broken_manifest_beside_a_good_one(cpu, recordings, capsys):
+    (recordings / "tesla-t4").mkdir()
+    (recordings / "tesla-t4" / "machine.json").write_text("{")
+    status, detail, remedy = by_what(doctor.doctor())["recordings"]
+    assert status == "LIMITED" and "NVIDIA H200 (2); $COURSE_DATA/tesla-t4" in detail
+    assert "Mend or delete it" in detail and capsys.readouterr().out == ""
+    assert doctor.main() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("COURSE_MODE", "nonsense", "COURSE_MODE is 'nonsense'; it can be live, replay"),
+        ("COURSE_MODE", "record", "needs a CUDA GPU"),
+        ("COURSE_GPU", "b200", "COURSE_GPU=b200 fits no recorded GPU"),
+        ("COURSE_GPU", "..", "recorded GPUs: nvidia-h200"),
+        ("COURSE_DATA", "/no/such/folder", "none in the data directory"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(
+    cpu, recordings, monkeypatch, capsys, name, value, word
+):
+    monkeypatch.setenv(name, value)
+    status, detail, remedy = by_what(doctor.doctor())["recordings"]
+    assert status == "MISSING" and word in detail and name in remedy
+    assert doctor.main() == 1
+    assert "mend recordings" in capsys.readouterr().out
+
+
 # --- why there is no GPU -----------------------------------------------------------------
 
 
@@ -237,6 +272,9 @@ def test_a_gpu_machine_runs_live(gpu, capsys):
     gpu.setenv("COURSE_MODE", "replay")
     doctor.main()
     assert "replays the course's recordings because COURSE_MODE" in capsys.readouterr().out
+    gpu.setenv("COURSE_MODE", "nonsense")
+    assert doctor.main() == 1
+    assert "COURSE_MODE is 'nonsense'" in capsys.readouterr().out
 
 
 def test_a_gpu_needs_no_recordings(gpu, tmp_path, capsys):

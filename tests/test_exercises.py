@@ -51,6 +51,8 @@ RIGHT = [
     (pd.Series([3.0]), 3),
     (np.array([[3]]), 3),
     (0.1 + 0.2, 0.3),
+    (0.1 + 0.2 - 0.3, 0),
+    (0, 0.1 + 0.2 - 0.3),
     (0, 0),
     (math.inf, math.inf),
     pytest.param(10**400, 10**400, id="huge"),
@@ -113,7 +115,10 @@ NOT_YET = [
     (5, [1, 2], "It should be a list, not an int."),
     ({"a": 1}, {"a": 1, "b": 2}, "It lacks 'b'."),
     ({"a": 1, "c": 2}, {"a": 1}, "It has no need of 'c'."),
-    ({"a": [1, None]}, {"a": [1, 2]}, "'a': Item 1: It should be a number, not a NoneType."),
+    ({"a": [1, None]}, {"a": [1, 2]}, "'a': Item 1 is not attempted yet."),
+    ({"a": 1, "b": ...}, {"a": 1, "b": 2}, "'b' is not attempted yet."),
+    ([1, None], [1, 2], "Item 1 is not attempted yet."),
+    (1e-6, 2e-6, "1e-06 is too low."),
     (pd.DataFrame({"a": [1]}), {"a": 1}, "It should be a dict, not a DataFrame."),
     ([("a", 1)], {"a": 1}, "It should be a dict, not a list."),
     ("x" * 500 + "\n", "memory", "'xxx"),
@@ -146,6 +151,10 @@ def test_a_judge(said):
 
     assert said(check, "x", 4, judge) == "x: right"
     assert said(check, "x", 2, judge) == "x: not yet. 2 is not above 3."
+    assert said(check, "x", 4, lambda answer: answer > 3) == "x: right"
+    assert said(check, "x", 4, lambda answer: np.bool_(True)) == "x: right"
+    bare = said(check, "x", 2, lambda answer: answer > 3, hint="Look.")
+    assert bare == "x: not yet. It is not what was asked for. Look."
     broken = said(check, "x", "a", judge)
     assert broken.startswith("x: not yet. Checking it raised TypeError: ")
     frame = pd.DataFrame({"a": [1]})
@@ -182,6 +191,8 @@ def test_functions(said):
         "f: not yet. It should be a number, not a NoneType (for 1, 1)."
     )
     assert "raised TypeError" in said(check, "f", lambda: 3, cases=cases)
+    twice = iter([((2, 3), 12), ((1, 1), 2)])
+    assert said(check, "f", raises, cases=twice).startswith("f: not yet"), "read once only"
     assert said(check, "f", lambda x: x + 1, cases=[(1, 2)]) == "f: right", "one argument"
 
 
@@ -190,6 +201,8 @@ def test_mistakes_of_the_author_are_raised():
         check("x", 1)
     with pytest.raises(TypeError, match="either"):
         check("x", 1, 1, cases=[])
+    with pytest.raises(ValueError, match="no cases"):
+        check("x", lambda: 1, cases=[])
     for expected in (None, {"a": object()}, [pd.DataFrame()]):
         with pytest.raises(TypeError, match="cannot compare"):
             check("x", None, expected)
@@ -221,7 +234,19 @@ def test_guess(said, value, line):
     assert said(guess, value, np.float64(12.3), "us", "a matmul") == f"a matmul: {line}"
 
 
+class Silent:
+    """It says that it is a tensor and that it cannot be read."""
+
+    def item(self):
+        raise RuntimeError("cannot copy out of meta tensor")
+
+    def numel(self):
+        return 1
+
+
 def test_guess_of_odd_things(said):
+    loop = []
+    loop.append(loop)
     for value in (
         pd.Series([1, 2]),
         pd.DataFrame({"a": [1]}),
@@ -231,6 +256,13 @@ def test_guess_of_odd_things(said):
         torch.ones(3),
     ):
         assert said(guess, value, 3, "us").startswith("Your guess ")
+    for value in (Rude(), [Rude()], Rude, loop, Silent(), "\ud800"):
+        assert said(guess, value, 3, "us").startswith("Your guess "), type(value)
+        assert said(guess, value, 3, "us").endswith("It is 3.00 us.")
+    assert (
+        said(guess, 5e-324, 1e300) == "You guessed 4.94066e-324; it is 1.00e+300: far too low."
+    )
+    assert said(guess, 1e300, 1e-300).endswith(": far too high.")
     assert said(guess, 3, math.nan, "us") == "You guessed 3 us; it is nothing."
     assert said(guess, 3, 0) == "You guessed 3; it is 0.00."
 
@@ -299,7 +331,7 @@ def test_ladder_with_a_missing_rung(recordings):
 def test_ladder_refuses_what_is_no_rung(recordings):
     with pytest.raises(ValueError, match="02 lack time_us, regime"):
         ladder("02", rung("mine", 3).drop(columns=["regime", "time_us"]))
-    for upto in ("2", 2, "xx", "002"):
+    for upto in ("2", 2, "xx", "002", "\u0660\u0662"):
         with pytest.raises(ValueError, match="two digits"):
             ladder(upto)
 

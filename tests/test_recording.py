@@ -1,6 +1,7 @@
 """Recordings: round trips, damage of every sort, the three modes, and the choice of a GPU."""
 
 import gzip
+import inspect
 import json
 import linecache
 import math
@@ -240,7 +241,8 @@ def test_a_damaged_file_is_found(machine, tmp_path, kind, how):
         replay()
     said = str(caught.value)
     assert f"nvidia-h200/{path.name}" in said
-    assert "git checkout -- " in said and "make record" in said
+    remedy = "Bring it back" if how == "deleted" else "Mend or delete it"
+    assert remedy in said and "make record" in said and "checkout" not in said
     assert str(machine.data) not in said, "no message names a folder of this machine"
     cause = {"deleted": "missing", "flipped": "hash", "crlf": "CRLF"}.get(how, "bytes")
     assert cause in said or (how, kind) == ("crlf", "trace")
@@ -251,6 +253,7 @@ def test_a_damaged_file_is_found(machine, tmp_path, kind, how):
     [
         (lambda entry: entry.clear(), "lacks file, kind"),
         (lambda entry: entry.pop("rows"), "lacks rows"),
+        (lambda entry: entry.pop("bytes"), "lacks bytes"),
         (lambda entry: entry.update(rows=9), "3 rows"),
         (lambda entry: entry["columns"].reverse(), "columns"),
         (lambda entry: entry.update(dtypes=["int64"] * 4), "does not fit"),
@@ -335,6 +338,7 @@ def test_live_on_a_cpu(machine, capsys):
         OSError("CUPTI is not there"),
         ImportError("CUPTI is not there"),
         AssertionError("Torch not compiled with CUDA enabled: CUPTI is not there"),
+        MemoryError("CUPTI is not there"),
     ],
 )
 def test_a_live_failure_shows_the_recording_and_says_so(machine, capsys, error):
@@ -353,7 +357,10 @@ def test_a_live_failure_shows_the_recording_and_says_so(machine, capsys, error):
     same_table(back, TABLE)
 
 
-@pytest.mark.parametrize("error", [NameError, KeyError, AssertionError, ZeroDivisionError])
+MISTAKES = [NameError, KeyError, AssertionError, ZeroDivisionError, RecursionError]
+
+
+@pytest.mark.parametrize("error", MISTAKES)
 def test_a_mistake_of_the_reader_is_not_hidden(machine, error):
     record(TABLE)
 
@@ -361,6 +368,44 @@ def test_a_mistake_of_the_reader_is_not_hidden(machine, error):
         raise error("x")
 
     with pytest.raises(error):
+        recorded(NAME, measure)
+
+
+def test_a_kernel_that_cannot_be_built_is_the_machines_fault(machine, capsys):
+    compiler = pytest.importorskip("triton.compiler.errors")
+    runtime = pytest.importorskip("triton.runtime.errors")
+    record(TABLE)
+    node = types.SimpleNamespace(lineno=1, col_offset=8)
+    for error, told in (
+        (runtime.PTXASError("no sm_75"), "(PTXASError: PTXAS error: no sm_75)"),
+        (runtime.OutOfResources(2, 1, "shared memory"), "(OutOfResources: out of resource"),
+        (
+            compiler.CompilationError("x = fp8(y)", node, "no fp8 on this GPU"),
+            "(CompilationError: at 1:8: no fp8 on this GPU)",
+        ),
+    ):
+        capsys.readouterr()
+
+        def measure(error=error):
+            raise error
+
+        measure.__defaults__, measure.__signature__ = (error,), inspect.Signature()
+        same_table(recorded(NAME, measure), TABLE)
+        assert told in capsys.readouterr().out
+
+
+def test_a_live_trace_is_checked_like_a_recorded_one(machine, tmp_path):
+    path = trace_file(tmp_path)
+
+    def measure():
+        return path
+
+    assert recorded(NAME, measure) == path
+    path.write_text("not gzip")
+    with pytest.raises(RecordingError, match="cannot read the trace made.json.gz"):
+        recorded(NAME, measure)
+    path = tmp_path / "trace.txt"
+    with pytest.raises(RecordingError, match="a trace is a .json.gz file"):
         recorded(NAME, measure)
 
 
@@ -428,11 +473,18 @@ def test_a_recording_that_changes_its_kind_leaves_no_old_file(machine):
 
 
 @pytest.mark.parametrize(
-    "name", ["sweep", "2_sweep", "02", "02_Sweep", "02__a", "02_a/b", "02_a\n"]
+    "name",
+    ["sweep", "2_sweep", "02", "02_Sweep", "02__a", "02_a/b", "02_a\n", "\u0660\u0662_a"],
 )
 def test_names(machine, name):
     with pytest.raises(ValueError, match="NN_lower_snake"):
         recorded(name, results)
+
+
+def test_a_name_is_a_text(machine):
+    for name in (None, 2, ["02_a"]):
+        with pytest.raises(TypeError, match="name is a text"):
+            recorded(name, results)
 
 
 @pytest.mark.parametrize("measure", [lambda: 1, len, lambda x: x, None, types.SimpleNamespace])
@@ -596,6 +648,49 @@ def test_the_newest_is_replayed_and_ties_go_by_name(machine, monkeypatch):
         replay()
 
 
+@pytest.mark.parametrize("wanted", ["..", "/", "*", " "])
+def test_a_chosen_gpu_that_is_no_name(machine, monkeypatch, wanted):
+    on(machine, "NVIDIA H200")
+    monkeypatch.setenv("COURSE_GPU", wanted)
+    with pytest.raises(RecordingError, match="fits no recorded GPU; .*: nvidia-h200$"):
+        replay()
+
+
+def test_a_broken_manifest_of_another_gpu_is_skipped(machine, monkeypatch, capsys):
+    storage._say_once.cache_clear()
+    on(machine, "NVIDIA H200", "2026-02-01")
+    on(machine, "Tesla T4", "2026-03-01")
+    (machine.data / "tesla-t4" / "machine.json").write_text("{")
+    capsys.readouterr()
+    table = replay()
+    skipped, line = capsys.readouterr().out.splitlines()
+    assert skipped == (
+        "skipped $COURSE_DATA/tesla-t4: its machine.json is broken; mend or delete it"
+    )
+    assert line.startswith("recorded on an NVIDIA H200")
+    same_table(recording.with_others(NAME, table).drop(columns="gpu"), TABLE)
+    assert capsys.readouterr().out == "", "said once"
+
+    def measure():
+        return TABLE
+
+    machine.name = "NVIDIA L4"
+    (machine.data / "nvidia-h200" / "machine.json").write_text("{")
+    mine = recorded(NAME, measure)
+    assert recording.with_others(NAME, mine)["gpu"].unique().tolist() == ["NVIDIA L4 (live)"]
+    monkeypatch.setenv("COURSE_GPU", "t4")
+    with pytest.raises(RecordingError, match="tesla-t4/machine.json: unreadable manifest"):
+        replay()
+
+
+def test_a_relative_data_folder_is_in_the_repository(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COURSE_DATA", "data/own")
+    assert storage.data_dir() == recording.repo_root() / "data" / "own"
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    assert storage.data_dir() == tmp_path.resolve()
+
+
 def test_a_chosen_gpu_without_the_recording(machine, monkeypatch):
     on(machine, "NVIDIA H200")
     on(machine, "Tesla T4", recording_name="02_other")
@@ -629,6 +724,18 @@ def test_with_others_refuses_other_columns(machine):
         recording.with_others(NAME, replay())
     with pytest.raises(RecordingError, match="as recorded"):
         recording.with_others(NAME, pd.DataFrame({"n": [1]}))
+
+
+def test_with_others_takes_a_table_as_it_came(machine):
+    on(machine, "NVIDIA H200", "2026-02-01")
+    on(machine, "Tesla T4")
+    with pytest.raises(ValueError, match="the table of 02_sweep, not of 02_other"):
+        recording.with_others("02_other", replay())
+    with pytest.raises(RecordingError, match="call with_others before adding columns"):
+        recording.with_others(NAME, replay().assign(more=1))
+    for other in (None, {"n": 1}):
+        with pytest.raises(TypeError, match="takes a table, not"):
+            recording.with_others(NAME, other)
 
 
 def test_messages_name_files_from_the_repository(monkeypatch):

@@ -69,6 +69,52 @@ def test_unknown_names_and_missing_notebooks_are_errors(tmp_path, monkeypatch, c
     assert "No notebook starts with 17. There are: 00_ok." in capsys.readouterr().err
 
 
+def test_a_mode_that_is_none_starts_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    write(tmp_path, "00_ok", "x = 1")
+    monkeypatch.setattr(run, "execute", None)
+    with pytest.raises(run.RunError, match="COURSE_MODE is 'fast'; it can be live, replay"):
+        run.run(mode="fast")
+    monkeypatch.setenv("COURSE_MODE", "nonsense")
+    assert main(["run"]) == 2
+
+
+def test_a_place_that_cannot_be_written_is_found_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    write(tmp_path, "00_ok", "x = 1")
+    monkeypatch.setattr(run, "execute", None)
+    build = tmp_path / "build"
+    build.touch()
+    with pytest.raises(run.RunError, match="build/, which cannot be written"):
+        run.run(mode="replay")
+    build.unlink()
+    (build / "00_ok.ipynb").mkdir(parents=True)
+    with pytest.raises(run.RunError, match="build/, which cannot be written"):
+        run.run(mode="replay")
+    (build / "00_ok.ipynb").rmdir()
+
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(run.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(run.RunError, match="cannot be written .Permission denied"):
+        run.run(mode="replay")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": 3}', "{}", "\udcff"])
+def test_a_corrupt_notebook_is_a_failure(tmp_path, monkeypatch, capfd, text):
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    write(tmp_path, "00_bad", "x = 1")
+    path = tmp_path / "notebooks" / "00_bad.ipynb"
+    path.write_text(text, "utf-8", errors="surrogateescape")
+    assert run.run(mode="replay") == 1
+    out = capfd.readouterr().out
+    assert "FAILED 00_bad: no notebook: " in out and "Open build" not in out
+    write(tmp_path, "01_ok", "x = 1")
+    assert run.run(mode="replay") == 1
+    assert "Open build/01_ok.ipynb" in capfd.readouterr().out
+
+
 def test_running_without_nbclient_names_the_remedy(monkeypatch):
     monkeypatch.setattr(run, "find_spec", lambda name: None)
     with pytest.raises(run.RunError, match="pip install nbclient ipykernel"):

@@ -226,9 +226,10 @@ say(
 
 # %% [markdown]
 # Random numbers flip about half of the bits from one operation to the next, and every flip costs
-# energy; zeros flip none. At a power limit a GPU lowers its clock. So there are two ceilings: a
-# burst at full clock, and what a second on end allows. Floors use the higher one, for a floor
-# must not be beaten.
+# energy; zeros flip none. At a power limit a GPU lowers its clock. (On the H200 the cap was
+# named for zeros too, far below the power of random numbers; we do not know why.) So there are
+# two ceilings: a burst at full clock, and what a second on end allows. Floors use the higher one,
+# for a floor must not be beaten.
 #
 # > **Takeaway.** Benchmark with random data, and say whether you mean a burst or a second.
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd.profiler import emit_nvtx
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from helpers.capture import ProfileError, capture, verify
@@ -196,6 +197,9 @@ def test_nesting_is_refused_on_both_sides(x):
             outer.step()
     with pytest.raises(ProfileError, match="nest"):
         capture(lambda: capture(lambda: x + 1))
+    for inner in torch.profiler._KinetoProfile().start, lambda: emit_nvtx().__enter__():
+        with pytest.raises(ProfileError, match="nest"):
+            capture(inner)
     assert capture(lambda: x + 1).kernels_per_step == 1
 
 
