@@ -1,8 +1,8 @@
 """A profile that checks itself. Built by hand in notebook 01.
 
-A profiled step is slower than a plain one, most of all a step of many small operators (b13,
-b14), and a process that has profiled may stay slower (a19): take headline times with
-`helpers.timing`, in a process that has not profiled, and use a capture to see where time goes.
+A profiled step is slower than a plain one, most of all a step of many small operators, and a
+process that has profiled may stay slower: take headline times with `helpers.timing`, in a
+process that has not profiled, and use a capture to see where time goes.
 """
 
 import atexit
@@ -87,15 +87,15 @@ def capture(step, steps=3, warmup=2, *, record_shapes=False, with_stack=False,
     asked, no operators, kernels missing), ValueError for steps outside 1 to 100 or a negative
     warmup, TypeError for a step that cannot be called or is a coroutine or a generator. An
     exception of the step's own passes through and leaves the profiler stopped. Other Python
-    threads are not recorded (b18), those of backward() are. with_stack puts Python frames into
-    the trace only, and can garble its labels (c01): capture twice.
+    threads are not recorded, those of backward() are. with_stack puts Python frames into
+    the trace only, and can garble its labels: capture twice.
     """
     check_arguments(step, steps, warmup)
     import torch
 
     refuse_second_profiler()
     with warnings.catch_warnings():
-        # warmup=0 is the reader's own choice, made to see a cold step (b34)
+        # warmup=0 is the reader's own choice, made to see a cold step
         warnings.filterwarnings("ignore", message="Profiler won't be using warmup")
         plan = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
     prof = torch.profiler.profile(
@@ -120,11 +120,9 @@ def capture(step, steps=3, warmup=2, *, record_shapes=False, with_stack=False,
     if operators.empty:
         raise ProfileError(f"{steps} steps recorded no operator. Either {EMPTY}.")
     if min(operators["host_self_us"].min(), regions["host_self_us"].min()) < 0:
-        notes.append("negative self times: children measured longer than their parent (b23)")
+        notes.append("negative self times: children measured longer than their parent")
     if record_shapes and profile_memory:
-        notes.append(
-            "record_shapes keeps inputs alive: the memory columns are distorted (b15)"
-        )
+        notes.append("record_shapes keeps inputs alive: the memory columns are distorted")
     work = operators.loc[~operators["name"].str.match(WAIT), "host_self_us"]
     return Capture(
         steps=steps,

@@ -23,7 +23,7 @@ def check_arguments(step, steps, warmup):
     if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
         raise ValueError(
             f"steps={steps}: profile a handful, 1 to {MAX_STEPS}; long traces take minutes to "
-            "export and to open (b39)"
+            "export and to open"
         )
     if type(warmup) is not int or warmup < 0:  # True is no count
         raise ValueError(f"warmup={warmup} must be 0 or more")
@@ -63,7 +63,7 @@ def run(prof, step, steps, warmup):
         for i in range(warmup + steps):
             _refuse_unrun(step())  # no name keeps the result alive into the next call
             # At both ends of the window: no kernel of the warm-up runs into it, none that it
-            # launched is cut off (leaving the block waits for the current GPU only, b33).
+            # launched is cut off (leaving the block waits for the current GPU only).
             if i in (warmup - 1, warmup + steps - 1):
                 _synchronise()
             prof.step()

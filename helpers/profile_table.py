@@ -20,7 +20,7 @@ COLUMNS += ["op", "device", "stream", "correlation"]
 LAUNCH = re.compile(r"^(cuda|cu|hip)\w*Launch(?!HostFunc)")
 WAIT = re.compile(r"^(cuda|cu|hip)\w*Synchronize$")
 # The clocks of host and GPU are converted into one another; an order of a few microseconds is
-# no evidence (c06), more than that is a skewed clock.
+# no evidence, more than that is a skewed clock.
 SKEW_US = 5.0
 
 
@@ -36,7 +36,7 @@ class Window:
     launches: int  # calls inside the steps that start a kernel or a graph
     lost_launches: int  # ... of which the trace holds no kernel
     skewed: int  # kernels that start more than SKEW_US before their launch
-    timeless: int  # kernels with time stamp 0 (c05): counted, but in no sum of time
+    timeless: int  # kernels with time stamp 0: counted, but in no sum of time
     labels: set  # names of the host's record_function labels
     hidden: set  # names of Python frames and of the profiler's own overhead
 
@@ -86,7 +86,7 @@ def read_window(events):
 
 
 def busy_us(kernels):
-    """Return the union of the kernels' intervals, us: overlap counts once (c08, c09)."""
+    """Return the union of the kernels' intervals, us: overlap counts once."""
     total, reached = 0.0, -math.inf
     timed = kernels.dropna(subset="start_us").sort_values("start_us")
     for start, duration in zip(timed["start_us"], timed["dur_us"], strict=True):
@@ -100,7 +100,7 @@ def row_tables(rows, window, *, on_gpu, shapes=False, memory=False, flops=False)
 
     Operators and runtime calls go into the first, labels and ProfilerStep* into the second.
     Device rows go into neither: a kernel's time is in its operator's device columns already,
-    and a label's GPU-side copy spans gaps (b03, b04). Without a GPU device columns are NaN.
+    and a label's GPU-side copy spans gaps. Without a GPU device columns are NaN.
     """
     tables = [], []
     for row in rows:
@@ -119,10 +119,10 @@ def row_tables(rows, window, *, on_gpu, shapes=False, memory=False, flops=False)
         }
         if shapes:
             line["shapes"] = str(row.input_shapes or "")
-        if memory:  # allocations minus frees, so it may be negative (b22)
+        if memory:  # allocations minus frees, so it may be negative
             line["host_self_bytes"] = row.self_cpu_memory_usage
             line["device_self_bytes"] = row.self_device_memory_usage if on_gpu else math.nan
-        if flops:  # torch's 0 means "no formula", which is not "no work" (b24)
+        if flops:  # torch's 0 means "no formula", which is not "no work"
             line["flops"] = float(row.flops) if row.flops else math.nan
         tables[bool(is_label)].append(line)
     columns = ["name", "calls", "host_self_us", "host_total_us"]
@@ -134,7 +134,7 @@ def row_tables(rows, window, *, on_gpu, shapes=False, memory=False, flops=False)
 
 
 def device_us(row, prefix=""):
-    """Return a row's (self) device time, us, whichever name this torch has for it (b38)."""
+    """Return a row's (self) device time, us, whichever name this torch has for it."""
     name = f"{prefix}device_time_total"
     return float(getattr(row, name if hasattr(row, name) else f"{prefix}cuda_time_total"))
 
@@ -142,7 +142,7 @@ def device_us(row, prefix=""):
 def _group(category):
     if category in KINDS:
         return "gpu"
-    # cuda_runtime, cuda_driver, hip_runtime, ...; gpu_user_annotation stays apart (b04)
+    # cuda_runtime, cuda_driver, hip_runtime, ...; gpu_user_annotation stays apart
     return "call" if category.endswith(("_runtime", "_driver")) else category
 
 

@@ -1,4 +1,4 @@
-"""The profiler's traps (b01-b40 of the course's list of pitfalls) that a CPU can show."""
+"""The profiler's traps that a CPU can show."""
 
 import gc
 import gzip
@@ -77,12 +77,12 @@ def test_a_window_of_another_length_is_an_error(monkeypatch):
         capture(work)
 
 
-def test_nothing_accumulates_over_captures():  # b10
+def test_nothing_accumulates_over_captures():
     for _ in range(3):
         assert by_name(capture(work, steps=2).operators).calls["aten::mm"] == 2
 
 
-def test_labels_are_no_operators_and_self_times_make_the_time_once():  # b03, b14
+def test_labels_are_no_operators_and_self_times_make_the_time_once():
     result = capture(labelled)
     assert set(result.regions.name) == {"ProfilerStep*", "outer", "inner"}
     assert set(result.regions.calls) == {3}
@@ -110,7 +110,7 @@ def test_a_label_named_like_an_operator_stays_a_label():
     assert by_name(result.regions).calls["aten::mm"] == 1
 
 
-def test_reading_twice_gives_the_same_numbers():  # b26
+def test_reading_twice_gives_the_same_numbers():
     with profile(activities=CPU) as prof:
         for _ in range(3):
             labelled()
@@ -123,7 +123,7 @@ def test_reading_twice_gives_the_same_numbers():  # b26
         pd.testing.assert_frame_equal(one, other)
 
 
-def test_the_trace_is_one_gzipped_file_that_outlives_the_capture(tmp_path):  # c04
+def test_the_trace_is_one_gzipped_file_that_outlives_the_capture(tmp_path):
     result = capture(work)
     path, copy = result.path, result.save(tmp_path / "copy.json.gz")
     with pytest.raises(ValueError, match="json.gz"):
@@ -157,7 +157,7 @@ def test_it_survives_a_tool_that_cleans_temporary_files_up(tmp_path):
     assert not result.path.exists()
 
 
-def test_options_add_their_columns_and_only_theirs():  # b15, b16, b22, b24, b40
+def test_options_add_their_columns_and_only_theirs():
     plain = capture(labelled).operators
     shaped = capture(labelled, record_shapes=True).operators
     assert list(shaped.columns) == [*plain.columns, "shapes"]
@@ -173,7 +173,7 @@ def test_options_add_their_columns_and_only_theirs():  # b15, b16, b22, b24, b40
     assert any("test_capture.py" in e["name"] for e in events if e.get("ph") == "X")
 
 
-def test_memory_columns_are_allocations_minus_frees():  # b22, b15
+def test_memory_columns_are_allocations_minus_frees():
     def step():
         with record_function("keep"):
             held = torch.empty(1_000_000)
@@ -188,7 +188,7 @@ def test_memory_columns_are_allocations_minus_frees():  # b22, b15
     assert "distorted" in capture(step, profile_memory=True, record_shapes=True).note
 
 
-def test_negative_self_times_are_reported(monkeypatch):  # b23
+def test_negative_self_times_are_reported(monkeypatch):
     def negative(*args, **kwargs):
         operators, regions = row_tables(*args, **kwargs)
         operators.loc[0, "host_self_us"] = -1.0
@@ -201,7 +201,7 @@ def test_negative_self_times_are_reported(monkeypatch):  # b23
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
-def test_without_a_gpu_nothing_is_zero():  # b28
+def test_without_a_gpu_nothing_is_zero():
     result = capture(labelled)
     assert result.kernels_per_step is None and result.gpu_us_per_step is None
     assert "no CUDA GPU" in result.note and "no CUDA GPU" in repr(result)
@@ -214,7 +214,7 @@ def test_without_a_gpu_nothing_is_zero():  # b28
     [
         ({"step": 3}, TypeError, "function"),
         ({"steps": 0}, ValueError, "steps=0"),
-        ({"steps": 101}, ValueError, "a handful, 1 to 100"),  # b39
+        ({"steps": 101}, ValueError, "a handful, 1 to 100"),
         ({"steps": 2.5}, ValueError, "steps=2.5"),
         ({"steps": True}, ValueError, "steps=True"),
         ({"warmup": -1}, ValueError, "warmup=-1"),
@@ -265,7 +265,7 @@ def test_a_step_that_raises_passes_through_and_leaves_the_profiler_usable(when, 
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_operators_is_an_error():  # b18, b28
+def test_no_operators_is_an_error():
     def on_another_thread():
         thread = threading.Thread(target=work)
         thread.start()
@@ -276,7 +276,7 @@ def test_no_operators_is_an_error():  # b18, b28
             capture(step)
 
 
-def test_nesting_is_refused_outside(capfd):  # b12
+def test_nesting_is_refused_outside(capfd):
     with profile(activities=CPU) as outer:
         work()
         with pytest.raises(ProfileError, match="do not nest.*lost.*restart the kernel"):
@@ -309,7 +309,7 @@ def test_nesting_is_refused_outside(capfd):  # b12
 
 
 @pytest.mark.parametrize("warmup", [0, 2])  # in torch 2.13 the second kills the process
-def test_nesting_is_refused_inside(warmup):  # b12
+def test_nesting_is_refused_inside(warmup):
     def profiles():
         with profile(activities=CPU):
             work()
@@ -392,7 +392,7 @@ print("alive")
 """
 
 
-def test_every_way_to_a_profiler_is_refused_before_it_kills_the_process():  # b12
+def test_every_way_to_a_profiler_is_refused_before_it_kills_the_process():
     done = subprocess.run([sys.executable, "-c", ROUTES], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
@@ -406,7 +406,7 @@ def test_a_profiler_that_is_switched_off_is_no_profiler():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_cold_first_step_can_be_asked_for_without_a_warning(capfd):  # b34
+def test_a_cold_first_step_can_be_asked_for_without_a_warning(capfd):
     calls = []
     capture(lambda: calls.append(work()), steps=2, warmup=0)
     assert len(calls) == 2
@@ -436,7 +436,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, Python 3.12
-def test_loader_workers_never_appear():  # b17, b20
+def test_loader_workers_never_appear():
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1)
     result = capture(lambda: next(iter(loader)), steps=1, warmup=1, with_stack=True)
     assert "aten::mul" not in set(result.operators.name)
@@ -483,19 +483,19 @@ def test_verify_passes_a_complete_window(count, plan, capsys):
 @pytest.mark.parametrize(
     "count, plan, words",
     [
-        # b06, b07: never stepped
+        # never stepped
         (0, FIVE, r"recorded nothing.*wait \+ warmup \+ active = 1 \+ 1 \+ 3 = 5 steps; step"),
         (0, FIVE, r"step\(\) was called 0 times"),
         (0, {"wait": 0, "warmup": 0, "active": 3}, r"= 3 steps; step\(\) was called 0 times"),
         (0, {"wait": 0, "warmup": 1, "active": 3}, r"called 0 times, so .* 0 of 3 steps"),
-        # b06: too short
+        # too short
         (1, FIVE, r"too short.*= 5 steps; step\(\) was called 1 time, .*0 of 3 steps"),
         (2, FIVE, r"called 2 times, .*0 of 3 steps"),
         (3, FIVE, r"called 3 times, .*1 of 3 steps"),
         (4, {**FIVE, "repeat": 1}, r"called 4 times, .*2 of 3 steps"),
         (11, {**FIVE, "skip_first": 10}, r"skip_first .* = 15 steps.*called 11 times"),
         (3, {**FIVE, "skip_first_wait": 1}, r"warmup \+ active = 1 \+ 3 = 4 steps"),
-        # b08: repeat=0, the last window is empty or cut
+        # repeat=0, the last window is empty or cut
         (6, FIVE, r"called 6 times, with repeat=0.*every 5 .*1 steps in.*0 of 3.*repeat=1"),
         (7, FIVE, r"called 7 times, with repeat=0.*0 of 3 steps"),
         (8, FIVE, r"called 8 times, with repeat=0.*1 of 3 steps.*on_trace_ready"),
@@ -572,7 +572,7 @@ def test_verify_works_inside_on_trace_ready(capsys):
 def test_verify_of_a_plain_profile():
     with profile(activities=CPU) as prof:
         work()
-        with pytest.raises(ProfileError, match="still recording"):  # b11
+        with pytest.raises(ProfileError, match="still recording"):
             verify(prof)
         assert len(prof.key_averages()) == 0  # ... where torch is silently empty
     verify(prof)
@@ -593,7 +593,7 @@ def test_verify_of_a_plain_profile():
             verify(thing)
 
 
-def test_verify_finds_the_outer_of_two_profilers():  # b12
+def test_verify_finds_the_outer_of_two_profilers():
     try:
         with profile(activities=CPU) as outer:
             work()
@@ -608,7 +608,7 @@ def test_verify_finds_the_outer_of_two_profilers():  # b12
     capture(work)  # the broken profile does not stand in the way
 
 
-def test_verify_before_and_after_the_export(tmp_path, capsys):  # b11
+def test_verify_before_and_after_the_export(tmp_path, capsys):
     prof = loop(5, **FIVE, repeat=1)
     verify(prof)
     verify(prof)
@@ -622,7 +622,7 @@ def test_verify_before_and_after_the_export(tmp_path, capsys):  # b11
     assert capsys.readouterr().out == ""
 
 
-def test_verify_notes_an_export_by_the_handler(tmp_path, capsys):  # b11
+def test_verify_notes_an_export_by_the_handler(tmp_path, capsys):
     path = str(tmp_path / "a.json")
     prof = loop(5, ready=lambda prof: prof.export_chrome_trace(path), **FIVE, repeat=1)
     verify(prof)
@@ -659,7 +659,7 @@ def test_verify_wants_kernels_where_cuda_was_asked_for():
     "names, words",
     [
         (["aten::mm", "cudaLaunchKernel", "cudaLaunchKernel"], "2 launches and 2 .*CUPTI"),
-        (["aten::mm"], "0 launches and 0 CUDA calls.*CUPTI"),  # b01, b27, b29
+        (["aten::mm"], "0 launches and 0 CUDA calls.*CUPTI"),
         (["aten::mm", "cudaDeviceSynchronize"], "nothing was launched.*on the GPU"),
     ],
 )
@@ -739,7 +739,7 @@ def test_the_operator_is_the_innermost_open_one_of_the_same_thread():
     events += [call(1040, 7, tid=2), gpu(1107, 1, 7)]
     found = dict(read_window(STEPS + events).kernels[["correlation", "op"]].values)
     assert {k: found[k] for k in (1, 2, 3, 4, 5, 7)} == {
-        1: "outer",  # a launch just before its operator: the order is no evidence (c06)
+        1: "outer",  # a launch just before its operator: the order is no evidence
         2: "inner",
         3: "inner",
         4: "outer",
@@ -749,7 +749,7 @@ def test_the_operator_is_the_innermost_open_one_of_the_same_thread():
     assert pd.isna(found[6])
 
 
-def test_overlap_counts_once_on_streams_and_gpus():  # c08, c09
+def test_overlap_counts_once_on_streams_and_gpus():
     events = [gpu(1000, 50, 1), gpu(1020, 50, 2, stream=8), gpu(1030, 5, 3, stream=9)]
     events += [gpu(1200, 10, 4, device=1), gpu(1205, 10, 5)]
     events += [call(1001 + n, n) for n in range(1, 6)]
@@ -788,7 +788,7 @@ def test_a_graph_replay_owns_all_its_kernels():
     assert set(window.kernels.launch) == {"cudaGraphLaunch"}
 
 
-def test_gpu_annotations_are_neither_steps_nor_kernels():  # b04
+def test_gpu_annotations_are_neither_steps_nor_kernels():
     events = [span("gpu_user_annotation", "ProfilerStep#5", 1010, 300, tid=7, pid=0)]
     events += [span("gpu_user_annotation", "label", 1010, 300, tid=7, pid=0)]
     events += [call(1005, 1), gpu(1010, 4, 1)]
@@ -797,7 +797,7 @@ def test_gpu_annotations_are_neither_steps_nor_kernels():  # b04
     assert len(window.kernels) == 1 and busy_us(window.kernels) == 4
 
 
-def test_launches_without_kernels_are_an_error_and_an_idle_gpu_is_not():  # b28, b32
+def test_launches_without_kernels_are_an_error_and_an_idle_gpu_is_not():
     deaf = read_window(STEPS + [call(1005, 1), call(1115, 2), gpu(1020, 5, 88)])
     with pytest.raises(ProfileError, match="2 kernel launches in 2 steps, 0 .* 1 that do not"):
         check_gpu(deaf, True, True)
@@ -823,7 +823,7 @@ def test_skewed_clocks_are_reported_and_not_clipped():
     ]
 
 
-def test_broken_links_and_times_are_counted_not_used():  # c05
+def test_broken_links_and_times_are_counted_not_used():
     events = [call(1001, 0), gpu(1010, 5, 0), call(1002, 2), gpu(0, 0, 2)]
     events += [call(1003, 3), gpu(1020, 5, 3)]
     window = read_window(STEPS + events)
@@ -844,7 +844,7 @@ def row(key, host, device, where=HOST, label=False, new_names=True, **other):
     return SimpleNamespace(**base, **times, **other)
 
 
-def test_device_rows_go_into_neither_table():  # b03, b04
+def test_device_rows_go_into_neither_table():
     rows = [row("aten::mm", 5, 40), row("cudaLaunchKernel", 9, 0), row("gemm", 0, 40, GPU)]
     rows += [row("step", 3, 0, label=True), row("step", 0, 90, GPU, label=True)]
     rows += [row("Activity Buffer Request", 800, 0), row("[memory]", 0, 0)]
@@ -857,7 +857,7 @@ def test_device_rows_go_into_neither_table():  # b03, b04
     assert regions.device_self_us.sum() == 0
 
 
-def test_rows_of_an_older_torch_are_read_too():  # b38
+def test_rows_of_an_older_torch_are_read_too():
     rows = [row("aten::mm", 5, 40, new_names=False), row("mine", 1, 2, new_names=False)]
     rows += [row("ProfilerStep*", 1, 2, new_names=False)]
     for one in rows:

@@ -124,7 +124,7 @@ def faster_gpus_cross_later(gpus, sweep):
 
 
 def gain_is_where_the_gpu_works(rung):
-    us = rung.set_index(["rung", "tokens"]).time_us
+    us = rung.set_index(["rung", "tokens"]).time_us.sort_index()
     half = next(name for name in rung.rung if name.endswith("16"))
     return us["eager, fp32", 8192] / us[half, 8192] > us["eager, fp32", 64] / us[half, 64]
 

@@ -1,7 +1,7 @@
 """timing against a fake asynchronous GPU, against mutants of itself, against known durations.
 
 The virtual clock makes the numbers exact on any machine, however busy. Each mutant is a way in
-which people time wrongly (pitfalls a01 to a20): the same check must fail on it.
+which people time wrongly: the same check must fail on it.
 """
 
 import collections

@@ -63,7 +63,7 @@ def test_device_time_of_operators_is_the_time_of_their_kernels(x):
     assert result.operators.device_self_us.sum() == pytest.approx(total, rel=0.02, abs=1)
     assert result.regions.device_self_us.abs().max() < 0.01 * total  # labels launch nothing
     regions = result.regions.set_index("name")
-    assert list(regions.index).count("outer") == 1  # no second row from the GPU's side (b04)
+    assert list(regions.index).count("outer") == 1  # no second row from the GPU's side
     assert regions.calls["ProfilerStep*"] == 3
     names = set(result.operators.name)
     assert "cudaLaunchKernel" in names or "cuLaunchKernelEx" in names
@@ -94,7 +94,7 @@ def test_a_slow_warm_up_does_not_run_into_the_window(x):
     assert result.wall_us_per_step < 10_000  # nobody waits for the warm-up inside the window
 
 
-def test_the_tail_is_waited_for(x):  # b33
+def test_the_tail_is_waited_for(x):
     def step():
         spin()
         for _ in range(20):
@@ -180,7 +180,7 @@ def test_a_step_on_the_cpu_says_so():
     assert result.note == "no GPU work was launched in the window"
 
 
-def test_eight_sessions_in_one_process_are_clean(x):  # b32
+def test_eight_sessions_in_one_process_are_clean(x):
     for _ in range(8):
         result = capture(lambda: (x + 1) * 2, steps=3)
         assert result.kernels_per_step == 2 and result.note == ""
