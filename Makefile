@@ -13,7 +13,7 @@ endif
 LAB = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab test test-gpu test-colab check build record clean
+.PHONY: help run lab doctor test test-gpu test-colab check build record clean
 
 help: ## print this list
 	@echo "Where the Time Goes: profiling PyTorch, from the first table to a fused MLP"
@@ -24,7 +24,11 @@ run: $(READY) ## execute every notebook into build/ (live on a GPU, replayed wit
 	@$(PYTHON) -m helpers run
 
 lab: $(READY) ## open JupyterLab on the first notebook
-	$(PYTHON) -m jupyterlab $(LAB) notebooks/00_start_here.ipynb
+	$(PYTHON) -m jupyterlab $(LAB) --ServerApp.root_dir=. \
+	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+
+doctor: $(READY) ## say what this machine can do in the course
+	@$(PYTHON) -m helpers doctor
 
 test: $(READY) ## run the tests (no GPU needed)
 	$(PYTHON) -m pytest

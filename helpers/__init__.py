@@ -4,6 +4,7 @@
     device      which accelerator this is, its peaks and its measured ceilings
     timing      how long a call takes: for the host, for the GPU, for you
     capture     a profile that checks itself; verify(prof) checks one made by hand
+    regime      working_or_waiting(fn): the verdict on a function of yours
     roofline    FLOPs, bytes and the floor they set
     block       the running block: one GeGLU MLP, and its inputs
     fresh       run a function of a notebook in a Python process of its own

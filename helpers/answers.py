@@ -72,15 +72,13 @@ def _number_difference(answer, expected, tol):
         return "It is NaN (not a number)"
     slack = 0
     if isinstance(answer, float) or isinstance(expected, float):
-        tol, slack = (
-            max(tol, 1e-9),
-            _ROUNDING,
-        )  # the last digits depend on the order of the sums
+        # The last digits depend on the order of the sums.
+        tol, slack = max(tol, 1e-9), _ROUNDING
     if abs(answer - expected) <= max(tol * abs(expected), slack) < math.inf:
         return ""
     far = expected and not 0.1 < answer / expected < 10
     direction = "too high" if answer > expected else "too low"
-    return f"{brief.repr(answer)} is {'far ' if far else ''}{direction}"
+    return f"{answer:.6g} is {'far ' if far else ''}{direction}"
 
 
 def _dict_difference(answer, expected, tol):

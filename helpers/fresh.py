@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import types
 from pathlib import Path
@@ -43,6 +44,7 @@ def execute(notebook, folder, env=None, on_cell=None):
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
 
     class ThisPython(AsyncKernelManager):
         # A registered "python3" kernel may belong to another environment.
@@ -59,12 +61,18 @@ def execute(notebook, folder, env=None, on_cell=None):
         extra_arguments=["--log-level=50"],  # its talk of encryption on localhost, of Ctrl-C
         resources={"metadata": {"path": str(folder)}},
     )
-    # Cell by cell: client.execute() would catch Ctrl-C and end in an error of its own.
-    with client.setup_kernel(env=environment(env or {})):
-        for index, cell in enumerate(notebook.cells):
-            if on_cell and cell.cell_type == "code":
-                on_cell(index)
-            client.execute_cell(cell, index)
+    with tempfile.TemporaryFile() as said:  # a kernel may grumble about sockets when it ends
+        try:
+            # Cell by cell: client.execute() would catch Ctrl-C and end in an error of its own.
+            with client.setup_kernel(env=environment(env or {}), stderr=said):
+                for index, cell in enumerate(notebook.cells):
+                    if on_cell and cell.cell_type == "code":
+                        on_cell(index)
+                    client.execute_cell(cell, index)
+        except DeadKernelError as error:
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise DeadKernelError(f"{error} {last}".strip()) from error
 
 
 def environment(extra):

@@ -21,6 +21,20 @@ def measure_sha256(measure) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
+def other_code(measure, entry: dict) -> str:
+    """Say that `measure` is not the code which made the recording; "" if it is, or unknown."""
+    try:
+        same = measure_sha256(measure) == entry["measure_sha256"]
+    except OSError:  # typed at a prompt: there is no source to compare
+        same = True
+    name = measure.__name__
+    return (
+        ""
+        if same
+        else f"{name}() is not the code that was recorded: the result is not its own"
+    )
+
+
 def code(name: str, measure) -> dict:
     """Return the manifest's facts about the code; RecordingError if the source is unknown."""
     try:

@@ -75,7 +75,7 @@ def gap_by_step(gaps, published):
 
 
 def option_bars(table):
-    """Step time over plain step and trace size: a bar for each option of the profiler."""
+    """Step time over plain step, and trace size: a bar for each option of the profiler."""
     y, size = range(0, -len(table), -1), {"figsize": (7.6, 3.8), "layout": "constrained"}
     with picture(1, 2, **size) as (left, right):
         times, sizes = table["times"], table[["trace_kb", "gzip_kb"]].to_numpy() / 1e3
@@ -89,7 +89,7 @@ def option_bars(table):
                 right.text(raw, at, f" {raw:.2f} ({zipped:.2f})", va="center", fontsize=9)
         left.set_yticks(y, table["option"])
         right.set_yticks(y, [""] * len(table))
-        left.set(xlabel="step time / plain step just before", title="Time")
+        left.set(xlabel="step time / plain step", title="Time")
         right.set(xlabel="trace (MB); dark, in brackets: gzipped", title="Size")
         for axes in (left, right):
             axes.set(xlim=(0, axes.get_xlim()[1] * 1.25), ylim=(0.6 - len(table), 0.6))

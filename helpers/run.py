@@ -37,6 +37,8 @@ def run(names=None, mode=None) -> int:
         if error:
             failures.append(f"{path.stem}: {error}")
     _table(("notebook", "seconds", "live or replayed", "result"), rows)
+    if any(row[2] == "both" for row in rows):
+        print("both: some results were measured here, the others replayed")
     for failure in failures:
         print(f"\nFAILED {failure}")
     if ran := [path.name for path, row in zip(paths, rows, strict=True) if row[2]]:

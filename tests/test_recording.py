@@ -606,9 +606,43 @@ def test_the_line_of_a_replay(machine, capsys, gpu, versions, name, line):
     record({"a": 1}, name)
     capsys.readouterr()
     replay(name)
-    told = capsys.readouterr().out
-    assert re.sub(r"\d{4}-\d\d-\d\d", "D", told) == f"recorded on {line}\n"
-    assert len(told) <= 95
+    told = capsys.readouterr().out.splitlines()[0]
+    assert re.sub(r"\d{4}-\d\d-\d\d", "D", told) == f"recorded on {line}"
+    assert len(told) < 95
+
+
+def test_a_replay_for_other_code_says_so(machine, use, capsys):
+    def measure():
+        return {"a": 1}
+
+    def recorded_with(code):
+        capsys.readouterr()
+        assert recorded("00_x", code) == {"a": 1}
+        return capsys.readouterr().out.splitlines()[1:]
+
+    use("record")
+    recorded("00_x", measure)
+    use("replay")
+    assert recorded_with(measure) == []
+
+    def measure():
+        return {"a": 2}
+
+    (said,) = recorded_with(measure)
+    assert said.startswith("measure() is not the code that was recorded")
+
+
+def test_live_without_a_gpu_shows_the_recording_and_says_so(machine, use, monkeypatch, capsys):
+    record({"a": 1}, "00_x")
+    use("live")
+    monkeypatch.setattr(recording, "_has_gpu", lambda: False)
+
+    def measure():
+        raise AssertionError("measured without a GPU")
+
+    capsys.readouterr()
+    assert recorded("00_x", measure) == {"a": 1}
+    assert "00_x needs a CUDA GPU" in capsys.readouterr().out
 
 
 # ---- which GPU
@@ -663,7 +697,7 @@ def test_a_broken_manifest_of_another_gpu_is_skipped(machine, monkeypatch, capsy
     (machine.data / "tesla-t4" / "machine.json").write_text("{")
     capsys.readouterr()
     table = replay()
-    skipped, line = capsys.readouterr().out.splitlines()
+    skipped, line = capsys.readouterr().out.splitlines()[:2]
     assert skipped == (
         "skipped $COURSE_DATA/tesla-t4: its machine.json is broken; mend or delete it"
     )

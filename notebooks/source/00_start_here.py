@@ -44,7 +44,8 @@ from helpers.timing import time_gpu, time_host, time_wall
 #
 # Every measurement is a function handed to `recorded`. With a GPU it runs here, live. Without
 # one you see what a named GPU measured, and a line says so. `COURSE_MODE=replay` shows the
-# recordings on any machine.
+# recordings on any machine. To guess before you see, clear the outputs first; where a guess has
+# no name to write it into, use paper.
 #
 # **Guess.** The L2 cache sits between the GPU's memory and its processors. How many MiB?
 
@@ -74,8 +75,8 @@ facts = recorded("00_machine", machine)
 # %% [markdown]
 # What the machine says, and below it what works: the lines that `python -m helpers doctor`
 # prints at a terminal. An SM is one of the GPU's processors. The native type is the 16-bit type
-# that the hardware itself computes with. The clocks were read before any work; what the driver
-# would not tell is left out.
+# used here: bfloat16 where the hardware has it, else float16. What the driver would not tell is
+# left out. In a replay all of this describes the recorded machine, not yours.
 
 # %%
 guess(my_l2_mib, facts["l2_mib"], "MiB", "the L2 cache")
@@ -178,8 +179,9 @@ def sustained(step, seconds=1.6):
 
 # %% [markdown]
 # The three fills take turns, twice, so that a slow drift of temperature cannot favour one. The
-# last row is a burst: 20 calls after a pause, not a second and a half. The type is written into
-# the table: a matmul that looks several times faster is often TF32 or 16 bits against plain fp32.
+# last row is a burst: 20 calls of a smaller product, n = 4096, after a pause. The type is
+# written into the table: a matmul that looks several times faster is often TF32 or 16 bits
+# against plain fp32.
 
 
 # %%
@@ -217,19 +219,20 @@ known = f", {matmul_flops_per_s / dense:.0%} of the dense peak" if dense else ""
 word, clock = "faster" if faster > 0 else "slower", zeros["sm_mhz"] / random["sm_mhz"]
 seen = f", at {clock:.2f} times the clock" if clock > 0 else ""
 held = products.groupby("fill")["throttle"].first().dropna()
+held = "; ".join(f"{why} ({fill})" for fill, why in held.items() if why != "none")
 say(
     f"Random numbers, sustained: **{random['tflops']:,.0f} TFLOP/s**; the ceiling is "
     f"**{matmul_flops_per_s / 1e12:,.0f}**{known}. "
     f"Zeros are {abs(faster):.0f} % {word}{seen}. "
-    f"Clock held down by: {'; '.join(f'{why} ({fill})' for fill, why in held.items())}."
+    f"Clock held down by: {held or 'nothing that the driver names'}."
 )
 
 # %% [markdown]
-# Random numbers flip about half of the bits from one operation to the next, and every flip costs
+# Random numbers flip many of the bits from one operation to the next, and every flip costs
 # energy; zeros flip none. At a power limit a GPU lowers its clock. (On the H200 the cap was
 # named for zeros too, far below the power of random numbers; we do not know why.) So there are
-# two ceilings: a burst at full clock, and what a second on end allows. Floors use the higher one,
-# for a floor must not be beaten.
+# two ceilings: a burst, before the limit is felt, and what a second on end allows. Floors use
+# the higher one, for a floor must not be beaten.
 #
 # > **Takeaway.** Benchmark with random data, and say whether you mean a burst or a second.
 
@@ -479,7 +482,9 @@ guess(my_floor_us, floor["floor_us"].iloc[0], "us", "the floor at 8192 tokens")
 show(floor, digits=3)
 
 # %% [markdown]
-# Input, three weights and output cross the bus once each: no program can do with less. Now the
+# From a cold cache, input, three weights and output cross the bus once each: no program can do
+# with less. Our loop repeats one block, so at 64 tokens a large L2 may keep the weights, and the
+# floor is that of a first visit, as in a model of many layers. Now the
 # block as PyTorch runs it today, *eager*, one operator after the other. Later notebooks import
 # the class from `helpers.block`. Notebook 1 counts its kernels; here that stays unknown.
 
@@ -516,13 +521,16 @@ over, share = rung["time_us"] / floor["floor_us"], rung["gpu_us"][1] / rung["tim
 say(
     f"At 8192 tokens you wait **{over[0]:.1f} times** the floor, at 64 tokens **{over[1]:.1f} "
     f"times**; there the GPU works {share:.0%} of the time. "
-    f"Published for an A100, compiled, 8192 tokens: {article_us:.0f} us of kernels."
+    f"Published for an A100 (Hugging Face blog, 2026), compiled, 8192 tokens: "
+    f"{article_us:.0f} us of kernels."
 )
 
 # %% [markdown]
-# A gap above the floor has two causes: work that the GPU need not do, and waiting. The GPU's
-# share of the wall time tells them apart. Here `gpu_us` is taken with the L2 as warm as a loop
-# leaves it: the wall time is that of a loop, too.
+# A gap above the floor has three causes: waiting; work that the GPU need not do; and needed
+# work below its ceiling, because the clock falls or the kernels are small. The GPU's share of
+# the wall time tells waiting from the other two. The small floor divides by the plateau of the
+# copy curve, which so few bytes do not reach: expect to stay above it. Here `gpu_us` is taken
+# with the L2 as warm as a loop leaves it: the wall time is that of a loop, too.
 #
 # > **Takeaway.** Know the floor before you optimise: it says when to begin and when to stop.
 

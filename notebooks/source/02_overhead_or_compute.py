@@ -68,8 +68,9 @@ table = recorded("02_matmul_sweep", sweep)
 
 # %% [markdown]
 # The picture has log axes: blue is host time, green GPU time, and points show what you wait
-# for. Between two measured sizes the crossover is read off straight lines. Squares are the
-# article's two published A100 runs, divided by its three recorded steps.
+# for. Between two measured sizes the crossover is read off straight lines. Squares are two
+# published A100 runs (Hugging Face blog, *torch-profiler*, 2026: "the article"), divided by
+# their three recorded steps.
 
 
 # %% tags=["readme-picture"]
@@ -92,12 +93,13 @@ first, last = table.iloc[0], table.iloc[-1]
 guess(my_wait_us, first.wall_us, "us", "the wait for one step at n = 64")
 guess(my_crossover, crossover(table), "rows", "the crossover")
 say(
-    f"From n = {first.n} to {last.n} host time becomes {last.host_us / first.host_us:.1f} and "
-    f"GPU time {last.gpu_us / first.gpu_us:,.0f} times what it was."
+    f"From n = {first.n} to {last.n} host time changes by a factor of "
+    f"{last.host_us / first.host_us:.1f}, GPU time by {last.gpu_us / first.gpu_us:,.0f}."
 )
 
 # %% [markdown]
-# Left of the crossover the points follow the blue line, right of it the green one: host and
+# Left of the crossover the points follow the blue line, right of it the green one (a point above
+# both means that the host's pace changed between two measurements): host and
 # GPU work at the same time, so you wait for the slower. Host time is the price of *dispatch*
 # and *launch*. It is paid per operation, whatever the size, and depends on the CPU, the
 # PyTorch version and the driver more than on the GPU.
@@ -108,11 +110,10 @@ say(
 # %% [markdown]
 # ## The table that counts twice
 #
-# The article's host times are far above ours. They come from a profile of a *cold* process, so
-# let us do exactly that: a fresh Python process, the article's schedule, nothing run before.
-# The process notes what each row of `key_averages()` is: label, operator, call of the CUDA
-# runtime, or work on the GPU. **Guess.** How many times slower is a cold, profiled step of
-# 64 x 64?
+# The article's host times are far above ours. They come from a profile of a *cold* process: is
+# that the reason? A fresh Python process, the article's schedule, nothing run before. It notes
+# what each row of `key_averages()` is: label, operator, call of the CUDA runtime, or work on
+# the GPU. **Guess.** How many times slower is a cold, profiled step of 64 x 64?
 
 # %%
 my_factor = None
@@ -163,6 +164,8 @@ theirs = 3 * article.set_index("n")
 compared = pd.DataFrame({"host_us": host, "published_host_us": theirs.host_us})
 waits = rows[rows.name == "cudaDeviceSynchronize"]
 compared["waiting_us"] = waits.groupby("n").self_host_us.sum()
+sync_us = float(published["matmul_add_64", "cuda_device_synchronize"]) * 1e3  # from ms
+compared["published_waiting_us"] = pd.Series({64: sync_us})
 compared["gpu_us"] = rows[rows.kind == "kernel"].groupby("n").self_device_us.sum()
 compared["published_gpu_us"] = theirs.gpu_us
 show(compared.reset_index())
@@ -172,9 +175,11 @@ top = "; ".join(f"`{name}` {us:,.0f} us" for name, us in top.itertuples(index=Fa
 say(f"The three largest host rows at n = 64: {top}.")
 
 # %% [markdown]
-# These are totals of three steps. So a published host time says little about another machine:
-# it holds cold code, the profiler's own work, and a wait. Now the device columns: **which
-# rows would you add up to get the GPU's time?** Here is every choice, at n = 4096.
+# These are totals of three steps. Compare the two waits at n = 64: most of the published host
+# time was one call, `cudaDeviceSynchronize`; being cold is only part of the story. So a
+# published host time says little about another machine: it holds cold code, the profiler's own
+# work, and a wait. Now the device columns: **which rows would you add up to get the GPU's
+# time?** Here is every choice, at n = 4096.
 
 # %%
 big = rows[rows.n == 4096]
@@ -193,11 +198,13 @@ say(
 
 # %% [markdown]
 # One kernel's time appears in its kernel row, in the operator that launched it, in each parent
-# operator, and in labels on both sides. Tools that disagree usually add different rows. Memsets
+# operator, and in labels on both sides.  Memsets
 # and copies are GPU work too, with rows of their own: some libraries clear a workspace before a
-# large matmul. More kernels than launches would mean work from before the window.
+# large matmul. More kernels than launches means work from before the window, or a
+# replayed CUDA graph.
 #
-# > **Takeaway.** GPU time is the sum of the kernel rows, and nothing else in the table.
+# > **Takeaway.** GPU time is the sum of kernel rows, plus memsets and copies; never of labels
+# > or operators.
 
 # %% [markdown]
 # ## How fast is fast?
@@ -216,8 +223,7 @@ def measured_ceilings():
 
 ceiling = recorded("02_ceilings", measured_ceilings)
 card, dtype = table.attrs["gpu"], table.dtype[0]
-datasheet = peak(card, dtype)
-speed = pd.DataFrame({"n": table.n})
+datasheet, speed = peak(card, dtype), pd.DataFrame({"n": table.n})
 speed["flops"] = matmul_flops(table.n, table.n, table.n) / (table.gpu_us * 1e-6)
 speed["of_measured"] = speed.flops / ceiling["matmul_flops"]
 speed["of_datasheet"] = speed.flops / (datasheet or float("nan"))
@@ -225,20 +231,19 @@ rule = float(published["rule_of_thumb", "compute_bound_if_above"]) / 100
 plots.share_by_size(speed, rule, f"{card}, {dtype}")
 best = speed.iloc[-1]
 guess(my_share, 100 * best.of_datasheet, "%", "share of the datasheet's peak")
-verdict = "passes" if best.of_measured >= rule else "fails"
-strict = "passes" if best.of_datasheet >= rule else "fails"
 say(
-    f"At n = {best.n:.0f} the step runs at {best.flops / 1e12:,.0f} TFLOP/s. Against the "
-    f"measured ceiling ({best.of_measured:.0%}) it {verdict} the {rule:.0%} rule."
-    + (f" Against the datasheet ({best.of_datasheet:.0%}) it {strict}." if datasheet else "")
+    f"At n = {best.n:.0f} the step runs at {best.flops / 1e12:,.0f} TFLOP/s: "
+    f"**{best.of_measured:.1%}** of the measured ceiling"
+    + (f", **{best.of_datasheet:.1%}** of the datasheet" if datasheet else "")
+    + f". The rule asks for {rule:.0%}."
 )
 
 # %% [markdown]
-# The ceiling is a burst of a large matmul, as in notebook 0; our step ran in a loop, and the add's
-# time is counted while its FLOPs are not. `peak` looks the card up by its exact name and knows
-# dense peaks only: the same chip is sold with different limits, so an unknown card has no peak. A
-# share above one points to a wrong card, a sparse peak, a wrong dtype (TF32 for bf16), or a
-# missing synchronisation. A low share does not say why.
+# The ceiling is a burst of a large matmul, as in notebook 0; our step ran in a loop, and the
+# add's time is counted while its FLOPs are not. `peak` looks the card up by its exact name and
+# knows dense peaks only: an unknown card has no peak. A share above one points to a wrong card,
+# a sparse peak, a wrong dtype, or a missing synchronisation. The same step can pass or fail by
+# the denominator alone.
 #
 # > **Takeaway.** Compare with a ceiling measured on your card, and with the dense datasheet
 # > peak of the dtype you compute in.
@@ -248,7 +253,7 @@ say(
 #
 # The doubling test needs no peak: double the work and watch the wait. If it grows by less
 # than a tenth, you were waiting for overhead, or the GPU was not full. **Guess** for n = 256,
-# 1024 and 4096: does twice the rows take 1.0, 1.5 or 2.0 times as long? Use the picture above.
+# 1024 and 4096: does twice the rows take 1.0, 1.5 or 2.0 times as long? Use the first picture.
 
 
 # %%
@@ -262,7 +267,7 @@ def doubling():
 
 
 doubled = recorded("02_doubling", doubling)
-limits, words = [0, 1.1, 1.8, np.inf], ["overhead", "some of both", "GPU"]
+limits, words = [0, 1.1, 1.8, np.inf], ["overhead, or an unfilled GPU", "both", "GPU"]
 doubled["you wait for"] = pd.cut(doubled.ratio, limits, labels=words, right=False)
 show(doubled)
 
@@ -322,8 +327,8 @@ show(util, digits=3)
 
 # %% [markdown]
 # GPU-Util says in how much of a sample window *some* kernel was resident, and nothing about how
-# much of the GPU it used: one thread counts in full, and so does a kernel that hangs. Some
-# tools call the same counter "SM utilisation": read the field's description, not its label.
+# much of the GPU it used: one thread counts in full, and so does a kernel that hangs.  So a
+# low figure means waiting; a high one means little.
 #
 # > **Takeaway.** Double the work and watch the clock; a GPU-Util of 100 % can be one thread.
 
@@ -361,9 +366,9 @@ say(
 )
 
 # %% [markdown]
-# The published CUDA rate and ours come from different CPUs, PyTorch versions and years, so
-# compare orders of magnitude only. PyTorch gets away with this because launches are
-# asynchronous: the host runs ahead while each kernel is large enough to hide the next launch.
+# Published and our rates come from different CPUs, versions and years: compare orders of
+# magnitude only. Launches are asynchronous: the host runs ahead while each kernel hides the
+# next launch.
 #
 # > **Takeaway.** One launched operation costs the host as much time as the GPU needs for a
 # > matmul of hundreds of rows or more; smaller work leaves the GPU waiting.
@@ -399,9 +404,8 @@ def every_precision():
 
 
 # %% [markdown]
-# The matmul is timed in bursts after a pause, so that no mode pays for the heat of the one before
-# it. A profile afterwards counts the kernels and names the longest. Two small functions say how;
-# a third runs it all once.
+# The matmul is timed in bursts after a pause, so that no mode pays for the heat of the one
+# before it. A profile afterwards counts the kernels and names the longest.
 
 
 # %%
@@ -445,8 +449,7 @@ print("\n".join(f"{row.precision}: {row.kernel}" for row in modes.itertuples()))
 # %% [markdown]
 # Read the kernels' names: `ffma`, `simt` or `sgemm` mean CUDA cores; `tensorop`, `16816`,
 # `1688`, `tf32f32` or `nvjet` mean tensor cores. Capability does not prove them: two cards of
-# capability 7.5, the T4 and the GTX 1650, differ. Another card also means another kernel and
-# slightly different sums.
+# capability 7.5, the T4 and the GTX 1650, differ.
 #
 # > **Takeaway.** The precision decides which units compute; the kernel's name and its rate
 # > tell which they were.
@@ -455,8 +458,9 @@ print("\n".join(f"{row.precision}: {row.kernel}" for row in modes.itertuples()))
 # ## Kernel times are not constants
 #
 # **Guess.** The same matmul of the same random data, 200 times without a pause, after one
-# second of idling. By how many percent does the slowest call differ from the median? In the
-# article, the mean of five calls of one matmul was nearly twice its typical time.
+# second of idling. Leave out the first call: by how many percent is the slowest of the others
+# above the median? In the article, the mean of five calls of one matmul was nearly twice its
+# typical time.
 
 
 # %%
@@ -486,17 +490,19 @@ calls = recorded("02_repeats", repeats)
 
 # %% [markdown]
 # One point a call, in order, so that a drift shows as well as a spread. The first also holds
-# its own launch, for nothing was queued before it. The two lines are the median and the mean
-# of all calls. A histogram of the same points stands on the right.
+# its own launch, for nothing was queued before it, and perhaps more: we do not know what. The
+# two lines are the median and the mean of all calls. A histogram of the same points stands on
+# the right.
 
 # %%
 my_spread = None  # your guess, in percent
 plots.repeats_over_time(calls)
-middle, top = calls.time_us.median(), calls.time_us.max()
-guess(my_spread, 100 * (top / middle - 1), "%", "the slowest call above the median")
+middle, top = calls.time_us.median(), calls.time_us[1:].max()
+guess(my_spread, 100 * (top / middle - 1), "%", "the slowest call after the first")
 say(
     f"Median {middle:.1f} us, mean {calls.time_us.mean():.1f} us, mean of the first five "
-    f"{calls.time_us[:5].mean():.1f} us, slowest {top:.1f} us. SM clock before: "
+    f"{calls.time_us[:5].mean():.1f} us, first {calls.time_us[0]:.1f} us, slowest of the "
+    f"others {top:.1f} us. SM clock before: "
     f"{calls.sm_mhz_idle[0]} MHz; after some tenths of a second under load: "
     f"{calls.sm_mhz_later[0]} MHz, and {calls.later_us[0]:.1f} us a call. Published (A100): "
     f"typical {published['matmul_4096', 'kernel_typical']} us, mean of five "
@@ -504,10 +510,10 @@ say(
 )
 
 # %% [markdown]
-# Clocks may rise after idling, and fall when power or heat reaches a limit; then every call is
-# longer. That is why one matmul has several true times in these notebooks: a burst, a loop, a
-# profile of three steps. A few slow calls pull a mean, not a median. We do not know what slowed
-# the article's calls.
+# Clocks may rise after idling, and fall when power or heat reaches a limit; then every later
+# call is longer: a step in the dots, a second hump in the histogram, and a median that depends
+# on when you stop. So one matmul has several true times in these notebooks: burst, loop, three
+# profiled steps. A few slow calls pull a mean, not a median.
 #
 # > **Takeaway.** Quote a median and a spread, on random data, with the clock beside them;
 # > never the mean of five.
@@ -544,7 +550,7 @@ say(
 # %% [markdown]
 # The model leaves out how far small kernels stay below peak, and what caches save; its order
 # is the message. Published totals cannot show a crossover: their host time includes the wait
-# for the GPU. Code tuned to keep an older card busy can leave a newer one waiting.
+# for the GPU.
 #
 # > **Takeaway.** In the model a faster GPU moves the crossover right: the same code waits more.
 
@@ -566,6 +572,8 @@ def working_or_waiting(fn, times=None):
     wall_us, host_us = times or wall_and_host(fn)
     lead = int(min(2000, max(2, 3e5 / wall_us)))  # 0.3 s of the same load: the same clock
     gpu_us = capture(fn, steps=10, warmup=lead).gpu_us_per_step
+    if gpu_us is None:
+        raise RuntimeError("working_or_waiting needs a CUDA GPU, and torch sees none here")
     busy = min(gpu_us / wall_us, 1.0)
     found = {"wall_us": wall_us, "host_us": host_us, "gpu_us": gpu_us, "busy": busy}
     found["verdict"] = "working" if busy >= 0.8 else "waiting"
@@ -573,8 +581,9 @@ def working_or_waiting(fn, times=None):
 
 
 # %% [markdown]
-# With your own function, call `working_or_waiting(fn)`. For several, take all times before the
-# first profile, as here.
+# With your own function, call `working_or_waiting(fn)`; in your own scripts it is
+# `helpers.regime.working_or_waiting`. It needs a GPU. For several functions, take all times
+# before the first profile, as here.
 
 
 # %%
@@ -595,19 +604,18 @@ show(recorded("02_working_or_waiting", four_snippets), digits=3)
 
 # %% [markdown]
 # A GPU that waits, waits for the host: Python, dispatch, a result being read. Host time should
-# then be close to wall time; if it is far from it, something else moved between the two
-# measurements (a busy host drifts), so measure again. When every call reads its result, host
-# and GPU take turns and their times add. "Working" does not say at what. Near the limit of
-# four fifths, double the work as well.
+# then be close to wall time; if it is not, the host drifted between the two measurements:
+# measure again. When every call reads its result, host and GPU take turns, and host time
+# includes the wait. "Working" does not say at what.
 #
 # > **Takeaway.** GPU time over wall time gives the verdict, and its inverse bounds the gain.
 
 # %% [markdown]
 # ## The ladder so far
 #
-# The running block again, in every precision, at 8192 tokens and at 64: the other half of the fresh
-# process of two sections ago. **Guess** at which of the two sizes the precision matters more. The
-# regime is "overhead" when the GPU works for less than four fifths of the wait.
+# The running block again, in every precision, at 8192 tokens and at 64: the other half of the
+# fresh process of two sections ago. **Guess** at which of the two sizes the precision matters
+# more. The regime is "overhead" when the GPU works for less than four fifths of the wait.
 
 
 # %%
@@ -620,17 +628,21 @@ def rungs():
 
 rung = recorded("02_rung", rungs)
 show(ladder("02", rung))
-gain = rung.pivot(index="rung", columns="tokens", values="time_us")
-sixteen = next(name for name in gain.index if name.endswith("16"))
-gain = gain.loc["eager, fp32"] / gain.loc[sixteen]
-say(
-    f"From fp32 to 16 bits: {gain[8192]:.1f} times at 8192 tokens, {gain[64]:.1f} times at 64."
-)
+sixteen = next(name for name in rung.rung if name.endswith("16"))
+for of, what in [("time_us", "the wait"), ("gpu_us", "GPU time")]:
+    by = rung.pivot(index="rung", columns="tokens", values=of)
+    gain = by.loc["eager, fp32"] / by.loc[sixteen]
+    say(
+        f"fp32 over 16 bits, {what}: {gain[8192]:.1f} times at 8192 tokens, "
+        f"{gain[64]:.1f} times at 64."
+    )
 
 # %% [markdown]
-# Faster arithmetic helps as far as the GPU is what you wait for. Where you wait for the host,
-# the remedy is fewer or cheaper launches: larger batches, `torch.compile`, CUDA graphs. Where
-# the GPU is busy, those leave the kernels as long as they were.
+# Faster arithmetic helps as far as the GPU is what you wait for. Where both rows say overhead,
+# the ratio of waits is mostly the host's pace in two different minutes: compare GPU times.
+# Where you wait for the host, the remedy is fewer or cheaper launches: larger batches,
+# `torch.compile`, CUDA graphs. Where the GPU is busy, those leave the kernels as long as they
+# were.
 
 # %% [markdown]
 # ## Exercises
@@ -662,11 +674,12 @@ check("three strangers", answers, truth)
 
 # %%
 mfu = None
-check("the right peak", mfu, 0.4042, tol=0.001, hint="the dense bf16 peak of that card")
+hint = "The dense bf16 peak of that card, by its exact name: an unknown card has no peak."
+check("the right peak", mfu, 0.4042, tol=0.001, hint=hint)
 
 # %% tags=["solution"]
 mfu = fraction(400e12, peak("NVIDIA H100 80GB HBM3", "bf16"), "bf16 training")
-check("the right peak", mfu, 0.4042, tol=0.001, hint="the dense bf16 peak of that card")
+check("the right peak", mfu, 0.4042, tol=0.001, hint=hint)
 
 # %% [markdown]
 # ## Summary
