@@ -480,7 +480,7 @@ say(
 
 # %% [markdown]
 # **Shapes** tell two matmuls apart, but may keep inputs alive: off when you measure memory.
-# **Stacks** fill the trace, not the table . **Memory**
+# **Stacks** fill the trace, not the table. **Memory**
 # is allocations minus frees: a negative value is no error, and it is no peak. **FLOPs** cover a
 # few ops, attention is missing: check with a formula.
 #
