@@ -613,7 +613,8 @@ show(recorded("02_working_or_waiting", four_snippets), digits=3)
 # %% [markdown]
 # ## The ladder so far
 #
-# The running block again, in every precision, at 8192 tokens and at 64: the other half of the fresh process that took the matmuls. **Guess** at which of the two sizes the precision matters
+# The running block again, in every precision, at 8192 tokens and at 64: the other half of the
+# fresh process that took the matmuls. **Guess** at which of the two sizes the precision matters
 # more. The regime is "overhead" when the GPU works for less than four fifths of the wait.
 
 

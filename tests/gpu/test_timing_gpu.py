@@ -148,7 +148,7 @@ def test_two_calls_agree_within_5_percent():
             agree = [near(first.median, second.median) for first, second in tries]
             # The host may be disturbed, if the helper says so; the GPU's own time may not.
             told = [max(t.spread for t in a_try) > 0.10 for a_try in tries]
-            calm = [a or b for a, b in zip(agree, told, strict=True)]
+            calm = [near_ or said for near_, said in zip(agree, told, strict=True)]
             assert all(agree) if measure is timing.time_gpu else sum(calm) >= 2
 
 
