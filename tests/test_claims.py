@@ -152,6 +152,9 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
      capped_at_little_power, "00_matmul"),
     ("01", "mixes three kinds of rows: host calls, kernels, and labels",
      lambda t: set(t.kind) >= {"op", "kernel", "label"}, "01_first_events"),
+    ("01", "our label stands at far more than 100 % of Self CUDA",
+     lambda t: t.self_cuda_us[(t.kind == "label") & (t["where"] == "device")].sum()
+     > 2 * t.self_cuda_us[t.kind == "kernel"].sum(), "01_first_events"),
     ("01", "its arithmetic almost nothing",
      launch_dwarfs_arithmetic, "01_first_events 02_ceilings"),
     ("01", "adding totals counts the same microseconds at every level",

@@ -50,6 +50,10 @@ from helpers.timing import time_gpu, time_host, time_wall
 
 
 # %%
+# Some versions warn of this at every first profile; section 3 says what it means.
+warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
+
+
 @functools.cache
 def first_profile():
     x, w, b = torch.randn(3, 64, 64, device="cuda", dtype=native_dtype())
@@ -73,14 +77,15 @@ def first_table():
 print(narrow(recorded("01_first_table", first_table)))
 
 # %% [markdown]
-# `key_averages()` groups events of one name, `.table()` prints them; `narrow` drops percentages
-# and averages. **Self CPU** is host time in the row itself, **CPU total** adds what it called.
-# **Self CUDA** and **CUDA total** are kernel durations, without queueing or launching; only a
-# label's device row is a span, gaps included. A host row (`aten::mm`) shows the kernels it
-# caused; a label may have a row of each kind.
+# `key_averages()` groups events by name; `narrow` drops averages
+# and percentages (our label stands at far more than 100 % of Self CUDA). **Self CPU** is the
+# row's own host time, **CPU total** adds what it called. **Self CUDA** and **CUDA total** are
+# kernel durations, without queueing or launching; only a label's device row is a span, gaps
+# included. A host row (`aten::mm`) shows the kernels it caused; a label may have a row of each
+# kind.
 #
-# No CUDA columns? `torch.profiler.supported_activities()` may lack CUDA: a build without CUPTI,
-# a container without the right, another tool (nsys, ncu) holding it.
+# No CUDA columns? `torch.profiler.supported_activities()` may lack CUDA: no CUPTI in the build,
+# no right in the container, another tool holding it.
 #
 # > **Takeaway.** A profile's table mixes three kinds of rows: host calls, kernels, and labels.
 
@@ -181,8 +186,6 @@ settings = [
 names = [", ".join(f"{key}={value}" for key, value in each.items()) for each in settings]
 plans = [[schedule(**each)(step).name for step in range(12)] for each in settings]
 plots.schedule_strip(names, plans)
-# The loops below provoke this warning of torch's on purpose; the text says what it means.
-warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
 
 # %% [markdown]
 # A schedule is a plain function from step number to action, so you can ask it without a
