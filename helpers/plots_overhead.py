@@ -59,7 +59,8 @@ def share_by_size(speed, rule, what):
             if speed[column].notna().all():
                 place = (speed.n.iloc[-1] * 1.12, speed[column].iloc[-1] + lift)
                 axes.text(*place, name, va="center", fontsize=9)
-        axes.axhline(rule, color=COLOURS["limit"], linewidth=1.4)
+        span = [speed.n.iloc[0], speed.n.iloc[-1]]
+        axes.plot(span, [rule, rule], color=COLOURS["limit"], linewidth=1.4)
         text = f"rule of thumb: compute-bound above {rule:.0%}"
         axes.text(speed.n.iloc[0], rule, text, va="bottom", color=COLOURS["limit"])
         axes.set(xscale="log", xlabel="n (rows and columns)", ylabel="share of FLOP/s")
@@ -107,20 +108,13 @@ def repeats_over_time(calls):
         for name, y, line in (("median", times.median(), "-"), ("mean", times.mean(), "--")):
             for axes in (strip, bars):
                 axes.axhline(y, color=COLOURS["host"], linestyle=line, linewidth=1.2)
-            bars.text(
-                1,
-                y,
-                f"{name} {y:,.1f}",
-                va="bottom",
-                ha="right",
-                fontsize=9,
-                transform=bars.get_yaxis_transform(),
-            )
+            place = {"transform": bars.get_yaxis_transform(), "fontsize": 9, "va": "center"}
+            bars.text(1.01, y, f"{name} {y:,.1f}", **place)
         look = {"color": COLOURS["compute"], "orientation": "horizontal"}
         bars.hist(usual.time_us, bins=30, **look)
         strip.set(xlabel="call", ylabel="us a call", ylim=(low - 0.04 * (high - low), high))
         bars.set(xlabel="calls", ylim=strip.get_ylim(), yticklabels=[])
-        strip.set_title("In order (triangles: beyond the axis)", pad=18)
+        strip.set_title("In order (▲ is off the axis)", pad=18)
         bars.set_title(f"{len(calls)} calls of one kernel", pad=18)
 
 
