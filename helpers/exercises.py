@@ -127,18 +127,19 @@ def _judge_function(function, cases, tol):
         return f"It should be a function, not {answers.type_of(function)}"
     for i, (arguments, expected) in enumerate(cases):
         arguments = arguments if isinstance(arguments, tuple) else (arguments,)
-        called = "for " + ", ".join(answers.brief.repr(argument) for argument in arguments)
+        short = all(isinstance(each, str | int | float) for each in arguments)  # not a table
+        called = f" (for {', '.join(map(answers.brief.repr, arguments))})" if short else ""
         try:
             result = function(*arguments)
         except NotImplementedError:
             return None
         except Exception as error:
-            return _raised("It", error) + f" ({called})"
+            return _raised("It", error) + called
         if answers.untouched(result) and i == 0:
             return None
         wrong = answers.difference(result, expected, tol)
         if wrong:
-            return f"{wrong} ({called})"
+            return wrong + called
     return ""
 
 

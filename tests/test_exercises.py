@@ -354,3 +354,14 @@ def test_ladder_reads_real_recordings(monkeypatch, tmp_path, capsys):
     capsys.readouterr()
     assert ladder("00")["from"].tolist() == ["00, recorded"]
     assert capsys.readouterr().out == ""
+
+
+def test_a_case_is_quoted_only_if_it_is_short(capsys):
+    exercises.check("f", lambda x: 2.0, cases=[((3,), 1.0)])
+    exercises.check(
+        "f", lambda x: 235.90899999999738, cases=[((pd.DataFrame({"a": [1]}),), 1.0)]
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "f: not yet. 2 is too high (for 3).",
+        "f: not yet. 235.909 is far too high.",
+    ]
