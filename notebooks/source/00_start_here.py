@@ -590,7 +590,7 @@ check("bandwidth of an add", gb_per_s, 2684, tol=0.01, hint=hint)
 # explains each: A no synchronisation, B first call included, C hot L2, D zeros?
 #
 # 1. An 8 MB copy in a loop: 3,500 GB/s.
-# 2. A 8192 matmul: 9 us.
+# 2. A 4096 matmul: 9 us.
 # 3. Ten small adds in a new process: 30,000 us each.
 
 # %%

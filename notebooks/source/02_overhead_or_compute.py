@@ -191,7 +191,7 @@ clears = big[big.kind == "memset or copy"].calls.sum()
 say(
     f"Wrong: adding the whole self column gives {big.self_device_us.sum():,.0f} us, "
     f"{big.self_device_us.sum() / right:.1f} times the right sum; the whole total column "
-    f"{big.device_us.sum() / right:.1f} times. Right: the kernel rows alone, {right:,.0f} us "
+    f"{big.device_us.sum() / right:.1f} times. Right: the kernel rows, {right:,.0f} us "
     f"({big[big.kind == 'kernel'].calls.sum()} kernels for {launches} launches, and {clears} "
     "memsets or copies)."
 )
@@ -211,7 +211,7 @@ say(
 #
 # **Guess.** Take GPU time at the largest n and divide 2n³ FLOPs by it. What share of the
 # datasheet's peak will it be? A published rule of thumb calls a program compute-bound from
-# 80 % of peak on. The data sheet assumes a boost clock that a busy card may not hold.
+# 80 % of peak on. The datasheet assumes a boost clock that a busy card may not hold.
 
 # %%
 my_share = None
@@ -613,7 +613,7 @@ show(recorded("02_working_or_waiting", four_snippets), digits=3)
 # %% [markdown]
 # ## The ladder so far
 #
-# The running block again, in every precision, at 8192 tokens and at 64: the other half of the
+# The running block again, in up to three modes, at 8192 tokens and at 64: the other half of the
 # fresh process that took the matmuls. **Guess** at which of the two sizes the precision matters
 # more. The regime is "overhead" when the GPU works for less than four fifths of the wait.
 
@@ -690,4 +690,4 @@ check("the right peak", mfu, 0.4042, tol=0.001, hint=hint)
 # - Divide by the dense peak of your dtype or a measured ceiling. GPU-Util, summed device rows
 #   and the mean of five calls say little.
 #
-# Notebook 3 asks the next question: *when* did it happen, and why then?
+# The next question: *when* did it happen, and why then?
