@@ -71,7 +71,10 @@ def gap_by_step(gaps, published):
         axes.set_xlabel("recorded step")
         axes.set_ylabel("label to first op (us, log scale)")
         axes.set_title("How long a label waits for its first op")
-        axes.legend(loc="upper right", ncols=2)
+        if len(names) == 1:
+            axes.legend(loc="upper right", ncols=2)
+        else:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
 def option_bars(table):

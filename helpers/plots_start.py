@@ -17,9 +17,13 @@ def copy_bandwidth(table, l2_bytes, datasheet):
             for kind, line, colour in (("hot", "--", "launch"), ("cold", "-", "memory")):
                 away = (-24, 6) if kind == "hot" else (9, -5)
                 speed = rows["bytes_moved"] / rows[f"{kind}_us"] / 1e3
-                axes.plot(moved, speed, line, color=COLOURS[colour], marker=marker)
+                look = {"color": COLOURS[colour], "marker": marker, "label": f"{kind}, {name}"}
+                axes.plot(moved, speed, line, **look)
                 at = speed.idxmax() if kind == "hot" else rows.index[1]
-                note(axes, kind if one else f"{kind}, {name}", (moved[at], speed[at]), away)
+                if one:
+                    note(axes, kind, (moved[at], speed[at]), away)
+        if not one:  # curves of two GPUs may lie on each other: no room beside them
+            axes.legend(loc="lower right")
         axes.axvline(l2_bytes / 2**20, color="#777777", linestyle=":", linewidth=1.2)
         note(axes, "L2 size", (l2_bytes / 2**20, axes.get_ylim()[0]), (4, 10))
         if datasheet:
