@@ -8,6 +8,7 @@
     roofline    FLOPs, bytes and the floor they set
     block       the running block: one GeGLU MLP, and its inputs
     fresh       run a function of a notebook in a Python process of its own
+    published   figures quoted from articles
     exercises   check, guess and the ladder
     display     tables and Markdown, in a notebook or a terminal
     plots       one function a picture; the look lives in course.mplstyle

@@ -9,8 +9,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from helpers.fresh import environment
-from helpers.fresh import execute as execute
+from helpers.fresh import environment, execute
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -90,7 +90,7 @@ def _read(path):
 
 def _execute(path):
     """Read one source, run it with its solutions, and hold it to the build's promises."""
-    from helpers.run import execute
+    from helpers.fresh import execute
 
     notebook = _read(path)
     setup = (path.parent / "_setup.py").read_text("utf-8").strip()

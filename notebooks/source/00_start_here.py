@@ -35,6 +35,7 @@ from helpers.device import bandwidth, burst_us, clocks, gpu, native_dtype, other
 from helpers.device import peak, versions
 from helpers.display import say, show
 from helpers.exercises import check, guess, ladder
+from helpers.published import published
 from helpers.recording import recorded, repo_root, with_others
 from helpers.roofline import floor_us, geglu_bytes, geglu_flops
 from helpers.timing import time_gpu, time_host, time_wall
@@ -180,7 +181,7 @@ def sustained(step, seconds=1.6):
 # %% [markdown]
 # The three fills take turns, twice, so that a slow drift of temperature cannot favour one. The
 # last row is a burst: 20 calls of a smaller product, n = 4096, after a pause. The type is
-# written into the table: a matmul that looks several times faster is often TF32 or 16 bits
+# recorded with the time: a matmul that looks several times faster is often TF32 or 16 bits
 # against plain fp32.
 
 
@@ -484,9 +485,9 @@ show(floor, digits=3)
 # %% [markdown]
 # From a cold cache, input, three weights and output cross the bus once each: no program can do
 # with less. Our loop repeats one block, so at 64 tokens a large L2 may keep the weights, and the
-# floor is that of a first visit, as in a model of many layers. Now the
-# block as PyTorch runs it today, *eager*, one operator after the other. Later notebooks import
-# the class from `helpers.block`. Notebook 1 counts its kernels; here that stays unknown.
+# floor is that of a first visit, as in a model of many layers. Now the block as PyTorch runs it
+# today, *eager*, one operator after the other. Later notebooks import the class from
+# `helpers.block`. Notebook 1 counts its kernels; here that stays unknown.
 
 
 # %%
@@ -513,10 +514,9 @@ rung = recorded("00_rung", first_rung)
 
 # %%
 plots.block_floor(floor, rung)
-published = pd.read_csv(repo_root() / "data" / "published.csv")
 parts = ["gate_gemm", "up_gemm", "down_gemm", "gelu_mul_inductor"]
-article = published[published["experiment"] == "geglu_mlp_8192x768x3072"]
-article_us = article.set_index("quantity")["value"][parts].astype(float).sum()
+article = published("geglu_mlp_8192x768x3072")
+article_us = sum(article[part] for part in parts)
 over, share = rung["time_us"] / floor["floor_us"], rung["gpu_us"][1] / rung["time_us"][1]
 say(
     f"At 8192 tokens you wait **{over[0]:.1f} times** the floor, at 64 tokens **{over[1]:.1f} "

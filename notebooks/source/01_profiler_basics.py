@@ -24,7 +24,6 @@ import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter_ns
-
 import pandas as pd
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -37,7 +36,8 @@ from helpers.display import say, show
 from helpers.exercises import check, guess, ladder
 from helpers.fresh import in_fresh_process
 from helpers.profile_text import narrow
-from helpers.recording import recorded, repo_root, with_others
+from helpers.published import published
+from helpers.recording import recorded, with_others
 from helpers.timing import time_gpu, time_host, time_wall
 
 # %% [markdown]
@@ -77,12 +77,11 @@ def first_table():
 print(narrow(recorded("01_first_table", first_table)))
 
 # %% [markdown]
-# `key_averages()` groups events by name; `narrow` drops averages
-# and percentages (our label stands at far more than 100 % of Self CUDA). **Self CPU** is the
-# row's own host time, **CPU total** adds what it called. **Self CUDA** and **CUDA total** are
-# kernel durations, without queueing or launching; only a label's device row is a span, gaps
-# included. A host row (`aten::mm`) shows the kernels it caused; a label may have a row of each
-# kind.
+# `key_averages()` groups events by name; `narrow` drops averages and percentages (our label
+# stands at far more than 100 % of Self CUDA). **Self CPU** is the row's own host time, **CPU
+# total** adds what it called. **Self CUDA** and **CUDA total** are kernel durations, without
+# queueing or launching; only a label's device row is a span, gaps included. A host row
+# (`aten::mm`) shows the kernels it caused; a label may have a row of each kind.
 #
 # No CUDA columns? `torch.profiler.supported_activities()` may lack CUDA: no CUPTI in the build,
 # no right in the container, another tool holding it.
@@ -141,8 +140,7 @@ sums = {
 }
 show(pd.DataFrame(sums.items(), columns=["sum of", "times the right answer"]))
 guess(my_ratio, sums["CUDA total, all rows"], "times", "The naive sum")
-published = pd.read_csv(repo_root() / "data" / "published.csv").set_index("quantity")
-article = published.query("experiment == 'matmul_add_64'")["value"]
+article = published("matmul_add_64")
 say(
     f"Kernels worked **{gpu_us:.1f} us**, {gpu_us / kernels['calls'].sum():.1f} us each; the "
     f"host, waiting included, **{host_us:.0f} us**. Published (A100, three steps): "
@@ -314,7 +312,7 @@ gaps = recorded("01_first_step_gaps", first_step_gaps)
 # case, and the three gaps the article published for an A100 in grey.
 
 # %%
-theirs = [float(article[f"gap_label_to_first_op_step{step}"]) for step in (2, 3, 4)]
+theirs = [article[f"gap_label_to_first_op_step{step}"] for step in (2, 3, 4)]
 plots.gap_by_step(with_others("01_first_step_gaps", gaps), theirs)
 typical = gaps.groupby(["profile", "plain_steps", "step"])["gap_us"].median()
 say(
@@ -483,9 +481,9 @@ say(
 
 # %% [markdown]
 # **Shapes** tell two matmuls apart, but may keep inputs alive: off when you measure memory.
-# **Stacks** fill the trace, not the table. **Memory**
-# is allocations minus frees: a negative value is no error, and it is no peak. **FLOPs** cover a
-# few ops, attention is missing: check with a formula.
+# **Stacks** fill the trace, not the table. **Memory** is allocations minus frees: a negative
+# value is no error, and it is no peak. **FLOPs** cover a few ops, attention is missing: check
+# with a formula.
 #
 # None of these shows other Python threads (an experimental setting can), data-loader workers,
 # or the ops behind a replayed CUDA graph. A label around `backward` gets no device row: that

@@ -30,12 +30,11 @@ from helpers.device import bandwidth, burst_us, ceilings, clocks, fraction, nati
 from helpers.display import say, show
 from helpers.exercises import check, guess, ladder
 from helpers.fresh import in_fresh_process
-from helpers.recording import recorded, repo_root, with_others
+from helpers.published import published
+from helpers.recording import recorded, with_others
 from helpers.roofline import matmul_flops
 from helpers.timing import compare, time_gpu, time_host, time_wall
 
-published = pd.read_csv(repo_root() / "data" / "published.csv")
-published = published.set_index(["experiment", "quantity"])["value"]
 
 # %% [markdown]
 # ## One step, from tiny to large
@@ -86,7 +85,7 @@ def crossover(table):
 
 article = pd.DataFrame({"n": [64, 4096]})
 for ours, theirs in [("host_us", "self_cpu_time_total"), ("gpu_us", "self_cuda_time_total")]:
-    article[ours] = [float(published[f"matmul_add_{n}", theirs]) / 3 for n in article.n]
+    article[ours] = [published(f"matmul_add_{n}")[theirs] / 3 for n in article.n]
 everyone = with_others("02_matmul_sweep", table)
 plots.sweep_crossover(everyone, crossover(table), article)
 first, last = table.iloc[0], table.iloc[-1]
@@ -143,9 +142,9 @@ def profile_rows(n):
 
 # %% [markdown]
 # GPU rows marked as user annotations are labels, not kernels. One fresh process follows: n = 64
-# while it is cold, then the article's other size, which is no longer cold.
-# `waiting_us` is the part of the host total that is a
-# single call, `cudaDeviceSynchronize`: the profiler waiting for the GPU at the end.
+# while it is cold, then the article's other size, which is no longer cold. `waiting_us` is the
+# part of the host total that is a single call, `cudaDeviceSynchronize`: the profiler waiting
+# for the GPU at the end.
 
 
 # %%
@@ -164,7 +163,7 @@ theirs = 3 * article.set_index("n")
 compared = pd.DataFrame({"host_us": host, "published_host_us": theirs.host_us})
 waits = rows[rows.name == "cudaDeviceSynchronize"]
 compared["waiting_us"] = waits.groupby("n").self_host_us.sum()
-sync_us = float(published["matmul_add_64", "cuda_device_synchronize"]) * 1e3  # from ms
+sync_us = published("matmul_add_64")["cuda_device_synchronize"] * 1e3  # from ms
 compared["published_waiting_us"] = pd.Series({64: sync_us})
 compared["gpu_us"] = rows[rows.kind == "kernel"].groupby("n").self_device_us.sum()
 compared["published_gpu_us"] = theirs.gpu_us
@@ -198,10 +197,9 @@ say(
 
 # %% [markdown]
 # One kernel's time appears in its kernel row, in the operator that launched it, in each parent
-# operator, and in labels on both sides.  Memsets
-# and copies are GPU work too, with rows of their own: some libraries clear a workspace before a
-# large matmul. More kernels than launches means work from before the window, or a
-# replayed CUDA graph.
+# operator, and in labels on both sides. Memsets and copies are GPU work too, with rows of their
+# own: some libraries clear a workspace before a large matmul. More kernels than launches means
+# work from before the window, or a replayed CUDA graph.
 #
 # > **Takeaway.** GPU time is the sum of kernel rows, plus memsets and copies; never of labels
 # > or operators.
@@ -227,7 +225,7 @@ datasheet, speed = peak(card, dtype), pd.DataFrame({"n": table.n})
 speed["flops"] = matmul_flops(table.n, table.n, table.n) / (table.gpu_us * 1e-6)
 speed["of_measured"] = speed.flops / ceiling["matmul_flops"]
 speed["of_datasheet"] = speed.flops / (datasheet or float("nan"))
-rule = float(published["rule_of_thumb", "compute_bound_if_above"]) / 100
+rule = published("rule_of_thumb")["compute_bound_if_above"] / 100
 plots.share_by_size(speed, rule, f"{card}, {dtype}")
 best = speed.iloc[-1]
 guess(my_share, 100 * best.of_datasheet, "%", "share of the datasheet's peak")
@@ -273,8 +271,8 @@ show(doubled)
 
 # %% [markdown]
 # The other test is the one everybody sees: GPU-Util in `nvidia-smi`. **Guess** its reading in
-# two loops: the 64 x 64 step from the left end of the picture, and a kernel in which a single
-# thread counts clock ticks while the rest of the GPU has nothing to do.
+# two loops: the 64 x 64 step from the left end of the first picture, and a kernel in which a
+# single thread counts clock ticks while the rest of the GPU has nothing to do.
 
 # %%
 my_step_util, my_thread_util = None, None
@@ -327,8 +325,8 @@ show(util, digits=3)
 
 # %% [markdown]
 # GPU-Util says in how much of a sample window *some* kernel was resident, and nothing about how
-# much of the GPU it used: one thread counts in full, and so does a kernel that hangs.  So a
-# low figure means waiting; a high one means little.
+# much of the GPU it used: one thread counts in full, and so does a kernel that hangs. So a low
+# figure means waiting; a high one means little.
 #
 # > **Takeaway.** Double the work and watch the clock; a GPU-Util of 100 % can be one thread.
 
@@ -353,7 +351,7 @@ def rates():
 
 meanwhile = recorded("02_rates", rates)
 meanwhile["per_second"] = 1e6 / meanwhile.time_us
-theirs = [float(published[what, "rate"]) for what in ("python_adds", "pytorch_dispatch")]
+theirs = [published(what)["rate"] for what in ("python_adds", "pytorch_dispatch")]
 meanwhile["published_per_second"] = [theirs[0], np.nan, theirs[1]]
 meanwhile["flops_meanwhile"] = ceiling["matmul_flops"] * meanwhile.time_us * 1e-6
 show(meanwhile)
@@ -362,7 +360,7 @@ say(
     f"While PyTorch launches one operation, this GPU could do {op.flops_meanwhile / 1e9:.1f} "
     f"billion FLOPs: a square matmul of n = {(op.flops_meanwhile / 2) ** (1 / 3):,.0f}. "
     f"During one Python add: {meanwhile.flops_meanwhile[0] / 1e6:.1f} million; the A100 "
-    f"figure is {float(published['a100_during_one_python_op', 'flops']) / 1e6:.2f} million."
+    f"figure is {published('a100_during_one_python_op')['flops'] / 1e6:.2f} million."
 )
 
 # %% [markdown]
@@ -505,8 +503,8 @@ say(
     f"others {top:.1f} us. SM clock before: "
     f"{calls.sm_mhz_idle[0]} MHz; after some tenths of a second under load: "
     f"{calls.sm_mhz_later[0]} MHz, and {calls.later_us[0]:.1f} us a call. Published (A100): "
-    f"typical {published['matmul_4096', 'kernel_typical']} us, mean of five "
-    f"{published['matmul_4096', 'kernel_mean_of_5']} us."
+    f"typical {published('matmul_4096')['kernel_typical']} us, mean of five "
+    f"{published('matmul_4096')['kernel_mean_of_5']} us."
 )
 
 # %% [markdown]
@@ -686,7 +684,8 @@ check("the right peak", mfu, 0.4042, tol=0.001, hint=hint)
 #
 # - The GPU works when its kernels fill the wait; it waits when host time does. Wall, host and
 #   GPU time show which, and doubling the work confirms it.
-# - Overhead ends at the crossover of host and GPU time. A faster GPU moves it right.
+# - Overhead ends at the crossover of host and GPU time. In the model, a faster GPU moves it
+#   right.
 # - Divide by the dense peak of your dtype or a measured ceiling. GPU-Util, summed device rows
 #   and the mean of five calls say little.
 #
