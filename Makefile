@@ -13,7 +13,7 @@ endif
 LAB = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab doctor test test-gpu test-colab check build record clean
+.PHONY: help run lab doctor test test-gpu test-colab check build record bench clean
 
 help: ## print this list
 	@echo "Where the Time Goes: profiling PyTorch, from the first table to a fused MLP"
@@ -50,6 +50,9 @@ build: $(READY) ## build the notebooks from notebooks/source/
 
 record: $(READY) ## measure everything anew on this GPU and write data/
 	@$(PYTHON) -m helpers record
+
+bench: $(READY) ## time and weigh reading a 100 MB trace against other readers
+	$(PYTHON) benchmarks/read_traces.py
 
 clean: ## remove build/, the caches and both environments
 	rm -rf build .venv .venv-colab .pytest_cache .ruff_cache .hypothesis

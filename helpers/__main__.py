@@ -1,7 +1,9 @@
-"""The command line: python -m helpers doctor | run [NN ...] | record [NN ...]."""
+"""The command line: python -m helpers doctor | diagnose TRACE | run [NN ...] | record."""
 
 import argparse
 import sys
+
+from helpers import diagnose_command
 
 
 def main(arguments=None) -> int:
@@ -10,6 +12,7 @@ def main(arguments=None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("doctor", help="say what this machine can do in the course")
+    diagnose_command.add_to(commands)
     runner = commands.add_parser("run", help="execute the notebooks into build/")
     recorder = commands.add_parser("record", help="measure on this GPU and write data/")
     runner.add_argument("names", nargs="*", metavar="NN", help="only these, such as 01")
@@ -22,6 +25,8 @@ def main(arguments=None) -> int:
         from helpers import doctor
 
         return doctor.main()
+    if chosen.command == "diagnose":
+        return diagnose_command.run(chosen)
     from helpers import run
 
     try:

@@ -20,6 +20,7 @@ import pandas as pd
 
 from helpers.profile_run import ProfileError, check_arguments, refuse_second_profiler, run
 from helpers.profile_table import WAIT, busy_us, read_window, row_tables
+from helpers.trace_file import load
 from helpers.verify import CUPTI_REMEDY, EMPTY, verify
 
 __all__ = ["Capture", "ProfileError", "capture", "verify"]
@@ -107,8 +108,8 @@ def capture(step, steps=3, warmup=2, *, record_shapes=False, with_stack=False,
         acc_events=True,  # nothing to add up in one window; False warns in torch 2.10
     )
     run(prof, step, steps, warmup)
-    path, events = _export(prof)
-    window = read_window(events)
+    path = _export(prof)
+    window = read_window(load(path))
     if len(window.steps) != steps:
         raise ProfileError(f"asked for {steps} steps, the trace holds {len(window.steps)}")
     has_gpu = torch.cuda.is_available()
@@ -164,7 +165,7 @@ def check_gpu(window, has_gpu, was_used):
             (window.lost_launches, lost),
             (window.late_kernels, "kernels launched after the last step are left out"),
             (window.skewed, "kernels start before their launch: host and GPU clocks disagree"),
-            (window.timeless, "kernels carry no time: GPU time is too low"),
+            (window.timeless, "kernels carry no time: counts and GPU time are too low"),
         ]
         if number
     ]
@@ -174,7 +175,7 @@ def check_gpu(window, has_gpu, was_used):
 
 
 def _export(prof):
-    """Write the trace once, gzipped, without this machine's names; return path and events."""
+    """Write the trace once, gzipped, without this machine's names; return its path."""
     # Kept until the process ends: a path outlives the Capture it is from. A tool that cleans
     # temporary files up may have taken it.
     if not _folders or not _folders[-1].is_dir():
@@ -189,4 +190,4 @@ def _export(prof):
     path = plain.with_suffix(".json.gz")
     with open(path, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(json.dumps(data, separators=(",", ":")).encode())
-    return path, data["traceEvents"]
+    return path

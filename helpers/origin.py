@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import hashlib
 import inspect
 import io
@@ -15,10 +16,39 @@ from helpers.formats import RecordingError
 WIDTH = 95  # longer lines are cut off in notebooks
 
 
+def functions(measure):
+    """Return the functions that `measure` is made of: itself, or all that a partial binds.
+
+    None if it is anything else.
+    """
+    parts = [measure]
+    if isinstance(measure, functools.partial):
+        parts = None if measure.keywords else [measure.func, *measure.args]
+    return parts if parts and all(map(inspect.isfunction, parts)) else None
+
+
+def check(measure):
+    """Raise TypeError unless `measure` can be called as it is and has source to hash."""
+    parts = functions(measure)
+    if parts is None or any(part.__name__ == "<lambda>" for part in parts):
+        raise TypeError(
+            "measure must be a plain `def` (or a partial of such functions), not "
+            f"{getattr(measure, '__name__', measure)}"
+        )
+    if inspect.signature(measure).parameters:
+        raise TypeError(f"measure must take no arguments; {title(measure)} takes some")
+
+
+def title(measure) -> str:
+    """Return a measuring function as one would write it: trace_of(tiny_ops)."""
+    first, *others = [part.__name__ for part in functions(measure)]
+    return f"{first}({', '.join(others)})"
+
+
 def measure_sha256(measure) -> str:
     """Hash the source of a measuring function; OSError where there is no source to read."""
-    source = textwrap.dedent(inspect.getsource(measure)).strip()
-    return hashlib.sha256(source.encode()).hexdigest()
+    sources = [textwrap.dedent(inspect.getsource(part)).strip() for part in functions(measure)]
+    return hashlib.sha256("\n\n".join(sources).encode()).hexdigest()
 
 
 def other_code(measure, entry: dict) -> str:
@@ -27,22 +57,18 @@ def other_code(measure, entry: dict) -> str:
         same = measure_sha256(measure) == entry["measure_sha256"]
     except OSError:  # typed at a prompt: there is no source to compare
         same = True
-    name = measure.__name__
-    return (
-        ""
-        if same
-        else f"{name}() is not the code that was recorded: the result is not its own"
-    )
+    told = "is not the code that was recorded: the result is not its own"
+    return "" if same else f"{title(measure)} {told}"
 
 
 def code(name: str, measure) -> dict:
     """Return the manifest's facts about the code; RecordingError if the source is unknown."""
     try:
         digest = measure_sha256(measure)
-        path = Path(inspect.getsourcefile(measure)).resolve()
+        path = Path(inspect.getsourcefile(functions(measure)[0])).resolve()
     except (OSError, TypeError) as error:
         raise RecordingError(
-            f"cannot record {name}: no source code of {measure.__name__} ({error}); define it "
+            f"cannot record {name}: no source code of {title(measure)} ({error}); define it "
             "in a file under notebooks/source or in a notebook's cell"
         ) from error
     source, source_digest = "notebook", None

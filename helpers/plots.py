@@ -3,6 +3,7 @@
 The look lives in `course.mplstyle` and `picture`; each notebook's pictures have a module.
 """
 
+from helpers.plots_icicle import dispatch_icicle
 from helpers.plots_overhead import (
     crossover_by_gpu,
     precision_bars,
@@ -18,6 +19,7 @@ from helpers.plots_profiler import (
     self_and_total,
     window_check,
 )
+from helpers.plots_small import small_timelines
 from helpers.plots_start import (
     block_floor,
     copy_bandwidth,
@@ -25,6 +27,8 @@ from helpers.plots_start import (
     matmul_fills,
     three_places,
 )
+from helpers.plots_timeline import timeline
+from helpers.plots_traces import idle_breakdown, launch_delays, trace_diff
 
 __all__ = [
     "copy_bandwidth",
@@ -43,4 +47,10 @@ __all__ = [
     "precision_bars",
     "repeats_over_time",
     "crossover_by_gpu",
+    "timeline",
+    "small_timelines",
+    "dispatch_icicle",
+    "launch_delays",
+    "idle_breakdown",
+    "trace_diff",
 ]

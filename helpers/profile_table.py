@@ -1,34 +1,31 @@
-"""Tables from a profile: the GPU work of an exported trace, and the rows of `key_averages()`.
+"""Tables from a profile: the GPU work of its window, and the rows of `key_averages()`.
 
-`helpers.capture` calls these after it has run the step; they take plain events and rows, so
+`helpers.capture` calls these after it has run the step; they take decoded events and rows, so
 that they can be tested on a hand-made trace without a GPU.
 """
 
 import math
 import re
-from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+from helpers import gpu_time
+from helpers.trace_file import KINDS
+from helpers.trace_gpu import SKEW_US
+from helpers.traces import from_events
+
 COLUMNS = ["name", "kind", "start_us", "dur_us", "step", "launch", "launch_us", "delay_us"]
 COLUMNS += ["op", "device", "stream", "correlation"]
-# cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, hipModuleLaunchKernel ... but not
-# cudaLaunchHostFunc, which runs a function on the host.
-LAUNCH = re.compile(r"^(cuda|cu|hip)\w*Launch(?!HostFunc)")
 WAIT = re.compile(r"^(cuda|cu|hip)\w*Synchronize$")
-# The clocks of host and GPU are converted into one another; an order of a few microseconds is
-# no evidence, more than that is a skewed clock.
-SKEW_US = 5.0
 
 
 @dataclass
 class Window:
-    """What a trace says about its recorded steps; times in microseconds."""
+    """What a trace says about its recorded steps; times in us since the first step's start."""
 
-    steps: list  # (start, end) of each ProfilerStep#, absolute
+    steps: list  # (start, end) of each ProfilerStep#
     kernels: pd.DataFrame  # COLUMNS, one row a kernel or copy launched inside the steps
     early_kernels: int  # launched before the first step, or by no call in the trace
     late_kernels: int  # launched after the last step
@@ -36,63 +33,64 @@ class Window:
     launches: int  # calls inside the steps that start a kernel or a graph
     lost_launches: int  # ... of which the trace holds no kernel
     skewed: int  # kernels that start more than SKEW_US before their launch
-    timeless: int  # kernels with time stamp 0: counted, but in no sum of time
+    timeless: int  # kernels of the trace without a time: in no table
     labels: set  # names of the host's record_function labels
     hidden: set  # names of Python frames and of the profiler's own overhead
 
 
 def read_window(events):
-    """Read the events of a trace (a list of dicts in Chrome's JSON format) into a `Window`.
+    """Read the `Events` of a trace into a `Window`.
 
-    A kernel belongs to the step in which the call that launched it started: call and kernel
-    carry the same correlation id. One call may own many kernels (a CUDA graph's replay).
+    A kernel belongs to the step in which the call that launched it started; what starts
+    between two steps belongs to the one before.
     """
-    found = defaultdict(list)
-    for event in events:
-        if "dur" in event:
-            found[_group(event.get("cat", ""))].append(event)
-    labels = found["user_annotation"]
-    steps = sorted((_start(e), _end(e)) for e in labels if _is_step(e["name"]))
-    calls = {_correlation(e): e for e in found["call"]}
-    calls.pop(0, None)  # 0 means "unknown" on some stacks, not "launched by call 0"
-    op_of = _innermost_ops(found["cpu_op"], found["call"])
-    rows, early, late, skewed, timeless = [], 0, 0, 0, 0
-    for gpu in found["gpu"]:
-        call = calls.get(_correlation(gpu))
-        step = -1 if call is None else _step_of(_start(call), steps)
-        early += step < 0
-        late += step >= len(steps) > 0
-        if 0 <= step < len(steps):
-            rows.append(_row(gpu, call, step, op_of.get(id(call)), steps[0][0]))
-            timeless += math.isnan(rows[-1]["start_us"])
-            skewed += rows[-1]["delay_us"] < -SKEW_US
-    kernels = pd.DataFrame(rows, columns=COLUMNS).sort_values("start_us", ignore_index=True)
-    inside = [e for e in found["call"] if 0 <= _step_of(_start(e), steps) < len(steps)]
-    launches = [_correlation(e) for e in inside if LAUNCH.match(e["name"])]
-    seen = {_correlation(e) for e in found["gpu"]}
+    trace = from_events(events)
+    starts, ends = trace.steps["start_us"].to_numpy(), trace.steps["end_us"].to_numpy()
+    origin = starts[0] if len(starts) else 0.0
+
+    def step_of(times):
+        step = np.searchsorted(starts, times, side="right") - 1
+        return np.where(times > (ends[-1] if len(ends) else math.inf), len(starts), step)
+
+    gpu = trace.gpu
+    step = np.where(gpu["call"] >= 0, step_of(gpu["launch_us"]), -1)
+    inside = (0 <= step) & (step < len(starts))
+    calls = trace.calls
+    begun = step_of(calls["start_us"])
+    launches = calls["kind"].isin(["launch", "graph"]) & (0 <= begun) & (begun < len(starts))
+    # 0 means "unknown" on some stacks, for kernels as well: such a launch has lost nothing.
+    lost = (calls["gpu_events"] == 0) & (calls["correlation"] != 0)
+    kernels = _rows(trace, gpu[inside].assign(step=step[inside]), origin)
+    hidden = np.isin(events.kind, [KINDS.index("python"), KINDS.index("overhead")])
+    labels = trace.annotations[~trace.annotations["on_gpu"]]
     return Window(
-        steps=steps,
+        steps=list(zip((starts - origin).tolist(), (ends - origin).tolist(), strict=True)),
         kernels=kernels,
-        early_kernels=early,
-        late_kernels=late,
-        gpu_calls=len(found["call"]),
-        launches=len(launches),
-        lost_launches=sum(correlation not in seen for correlation in launches),
-        skewed=skewed,
-        timeless=timeless,
-        labels={e["name"] for e in labels},
-        hidden={e["name"] for e in found["python_function"] + found["overhead"]},
+        early_kernels=int((step < 0).sum()),
+        late_kernels=int((step >= max(len(starts), 1)).sum()),
+        gpu_calls=len(calls),
+        launches=int(launches.sum()),
+        lost_launches=int((launches & lost).sum()),
+        skewed=int((kernels["delay_us"] < -SKEW_US).sum()),
+        timeless=trace.aside_kernels,
+        labels=set(labels["name"]),
+        hidden={events.names[code] for code in np.unique(events.name[hidden])},
     )
 
 
 def busy_us(kernels):
     """Return the union of the kernels' intervals, us: overlap counts once."""
-    total, reached = 0.0, -math.inf
-    timed = kernels.dropna(subset="start_us").sort_values("start_us")
-    for start, duration in zip(timed["start_us"], timed["dur_us"], strict=True):
-        total += max(0.0, start + duration - max(start, reached))
-        reached = max(reached, start + duration)
-    return total
+    start = kernels["start_us"].to_numpy(float)
+    return gpu_time.length(gpu_time.union(start, start + kernels["dur_us"].to_numpy(float)))
+
+
+def _rows(trace, gpu, origin):
+    names = pd.Series([trace.op_name(op) or None for op in gpu["op"]], index=gpu.index)
+    launch = trace.calls["name"].astype(object).to_numpy()[gpu["call"]]
+    text = {"name": gpu["name"].astype(object), "kind": gpu["kind"].astype(object)}
+    times = {name: gpu[name] - origin for name in ("start_us", "launch_us")}
+    table = gpu.assign(**text, **times, op=names.astype(object), launch=launch)
+    return table[COLUMNS].reset_index(drop=True)
 
 
 def row_tables(rows, window, *, on_gpu, shapes=False, memory=False, flops=False):
@@ -139,59 +137,5 @@ def device_us(row, prefix=""):
     return float(getattr(row, name if hasattr(row, name) else f"{prefix}cuda_time_total"))
 
 
-def _group(category):
-    if category in KINDS:
-        return "gpu"
-    # cuda_runtime, cuda_driver, hip_runtime, ...; gpu_user_annotation stays apart
-    return "call" if category.endswith(("_runtime", "_driver")) else category
-
-
 def _is_step(name):
     return name.startswith("ProfilerStep")
-
-
-def _start(event):
-    return float(event["ts"])
-
-
-def _end(event):
-    return float(event["ts"]) + float(event["dur"])
-
-
-def _correlation(event):
-    return int(event.get("args", {}).get("correlation") or 0)
-
-
-def _step_of(time, steps):
-    """The step that contains `time`: -1 before the first, len(steps) after the last."""
-    if steps and time > steps[-1][1]:
-        return len(steps)
-    return bisect_right(steps, (time, math.inf)) - 1
-
-
-def _row(gpu, call, step, op, origin):
-    args = gpu.get("args", {})
-    start = _start(gpu) - origin if _start(gpu) > 0 else math.nan
-    launch_us = _start(call) - origin
-    values = [gpu["name"], KINDS[gpu["cat"]], start, float(gpu["dur"]), step, call["name"]]
-    values += [launch_us, start - launch_us, op, args.get("device"), args.get("stream")]
-    return dict(zip(COLUMNS, [*values, _correlation(gpu)], strict=True))
-
-
-def _innermost_ops(ops, calls):
-    """Map id(call) to the name of the innermost operator that was open when it started."""
-    threads = defaultdict(list)
-    for order, events in enumerate((ops, calls)):  # at the same time an operator opens first
-        for e in events:
-            threads[e.get("pid"), e.get("tid")].append((_start(e), order, -_end(e), e))
-    names = {}
-    for timeline in threads.values():
-        stack = []
-        for start, is_call, _, event in sorted(timeline, key=lambda entry: entry[:3]):
-            while stack and stack[-1][0] < start:
-                stack.pop()
-            if not is_call:
-                stack.append((_end(event), event["name"]))
-            elif stack:
-                names[id(event)] = stack[-1][1]
-    return names

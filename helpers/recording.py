@@ -1,6 +1,5 @@
 """Measurements that run live on a GPU, or replay what was recorded on a named one."""
 
-import inspect
 import os
 import re
 import subprocess
@@ -43,20 +42,16 @@ def recorded(name: str, measure, *, cpu: bool = False):
     """Return what `measure()` measures here, or what it measured on a recorded GPU.
 
     `name` is NN_lower_snake, NN being the notebook; `measure` is a plain function without
-    arguments that returns a DataFrame, a dict, a str or the Path of a .json.gz trace. Tables
-    carry attrs "name", "gpu" and "mode" ("live" or "recorded"). ValueError and TypeError for a
-    wrong name or function; RecordingError for a recording that is missing or damaged.
+    arguments, or a partial of plain functions, that returns a DataFrame, a dict, a str or the
+    Path of a .json.gz trace. Tables carry attrs "name", "gpu" and "mode" ("live" or
+    "recorded"). ValueError and TypeError for a wrong name or function; RecordingError for a
+    recording that is missing or damaged.
     """
     if not isinstance(name, str):
         raise TypeError(f"a recording's name is a text, as '02_sweep', not {name!r}")
     if not re.fullmatch(r"[0-9]{2}(_[a-z0-9]+)+", name):
         raise ValueError(f"{name!r} is no name for a recording: NN_lower_snake, as 02_sweep")
-    if not inspect.isfunction(measure) or measure.__name__ == "<lambda>":
-        raise TypeError(
-            f"measure must be a plain `def`, not {getattr(measure, '__name__', measure)}"
-        )
-    if inspect.signature(measure).parameters:
-        raise TypeError(f"measure must take no arguments; {measure.__name__} takes some")
+    origin.check(measure)
     chosen = mode(cpu=cpu)
     if chosen == "live" and (cpu or _has_gpu()):
         return _live(name, measure)

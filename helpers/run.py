@@ -144,12 +144,22 @@ def _select(paths, names):
 
 def _select_recordings(paths, names):
     """Pair each selected source with the recordings asked for by name; [] stands for all."""
-    known = {p: re.findall(r'recorded\(\s*"(\w+)"', p.read_text("utf-8")) for p in paths}
+    known = {path: _recordings(path.read_text("utf-8")) for path in paths}
     names = names or [path.stem for path in paths]
     whole = [name for name in names if name not in sum(known.values(), [])]
     done = _select(paths, whole) if whole or not paths else []
     some = [(p, [name for name in own if name in names]) for p, own in known.items()]
     return [(p, []) for p in done] + [(p, only) for p, only in some if only and p not in done]
+
+
+def _recordings(text):
+    """Names in a source: as written, and of f"03_{name}" those that somebody has recorded."""
+    from helpers import storage
+
+    starts = tuple(re.findall(r'recorded\(\s*f"(\w+)\{', text)) or ("?",)
+    there = [name for f in storage.folders() for name in storage.manifest(f)["recordings"]]
+    many = {name for name in there if name.startswith(starts)}
+    return [*re.findall(r'recorded\(\s*"(\w+)"', text), *sorted(many)]
 
 
 def _need_nbclient():

@@ -279,6 +279,7 @@ def test_each_of_its_tables_can_refute_it(claim):
 
 USED = """matmul_add_64: self_cpu_time_total self_cuda_time_total gap_label_to_first_op_step2
 gap_label_to_first_op_step3 gap_label_to_first_op_step4 cuda_device_synchronize
+cpu_gpu_lane_offset
 matmul_add_4096: self_cpu_time_total self_cuda_time_total
 matmul_4096: kernel_typical kernel_mean_of_5
 geglu_mlp_8192x768x3072: gate_gemm up_gemm down_gemm gelu_mul_inductor

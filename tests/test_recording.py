@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -630,6 +631,38 @@ def test_a_replay_for_other_code_says_so(machine, use, capsys):
 
     (said,) = recorded_with(measure)
     assert said.startswith("measure() is not the code that was recorded")
+
+
+def test_a_partial_of_plain_functions_is_all_of_their_code(machine, use, capsys):
+    def run(make):
+        return {"a": make()}
+
+    def one():
+        return 1
+
+    def other():
+        return 2
+
+    use("record")
+    assert recorded("00_x", partial(run, one)) == {"a": 1}
+    use("replay")
+    capsys.readouterr()
+    recorded("00_x", partial(run, one))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    recorded("00_x", partial(run, other))
+    said = capsys.readouterr().out.splitlines()[1]
+    assert said.startswith("run(other) is not the code that was recorded")
+
+
+def test_a_partial_binds_plain_functions_and_nothing_else(machine):
+    def run(make):
+        return make
+
+    for measure in (partial(run, 1), partial(run, len), partial(run, make=run)):
+        with pytest.raises(TypeError, match="partial of such functions"):
+            recorded("00_x", measure)
+    with pytest.raises(TypeError, match="no arguments; run.* takes some"):
+        recorded("00_x", partial(run))
 
 
 def test_live_without_a_gpu_shows_the_recording_and_says_so(machine, use, monkeypatch, capsys):

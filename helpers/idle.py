@@ -1,0 +1,168 @@
+"""Why a GPU idled: each gap cut up by what the host did meanwhile. Taught in notebook 03."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from helpers.diagnose_rules import DRY_US, FEW_LAUNCHES, QUIET_US, STALL_US
+from helpers.gpu_time import clip, cut, gaps, length, overlap, union
+from helpers.waits import Host, find_waits, stalls
+
+CLASSES = ("launch_rate", "synchronisation", "host_stall", "profiler")
+
+
+@dataclass
+class Idle:
+    """The idle time of one device in a window, in us.
+
+    us: the time in each of CLASSES, together all idle time. held_us: the length of each gap in
+    which the next kernel had been launched already. waits: a row for each operator or call
+    that waited: op, count, blocked_us, idle_us, the worst first. stalls: {what was open on the
+    host: us} in the longest stalls, the worst first. longest_us: the longest of them.
+    edges_us: idle before the first and after the last GPU event. waited_us: the time that the
+    host spent waiting.
+    """
+
+    us: dict
+    held_us: np.ndarray
+    waits: pd.DataFrame
+    stalls: dict
+    longest_us: float
+    edges_us: float
+    waited_us: float
+
+
+def classify(trace, gpu, busy, low, high):
+    """Return the Idle of one device between `low` and `high` (us).
+
+    gpu: its rows of trace.gpu; busy: the spans in which it worked (their union, clipped).
+    """
+    host = Host(trace, gpu)
+    low, high, busy = low + host.skew_us, high + host.skew_us, busy + host.skew_us
+    free = gaps(busy, low, high)
+    launched, ready = _next_launch(trace, gpu, host, free)
+    late = launched > free[:, 0]
+    held_us = free[:, 1] - np.maximum(free[:, 0], launched)
+    held_us = held_us[~late | (held_us >= STALL_US)]
+    free, queued, ready = free[late], free[~late], ready[late]
+
+    profiler, rest = cut(free, _profilers(trace))
+    waits = find_waits(trace, host, low, high)
+    unlaunched = np.column_stack([free[:, 0], np.clip(ready, free[:, 0], free[:, 1])])
+    stall, rest = cut(rest, cut(unlaunched, stalls(host, waits, low, high))[0])
+    closing, rest = cut(rest, _closing(trace, waits, high))
+    waits = waits[_matter(waits, busy)].reset_index(drop=True)
+    sync, rate = cut(rest, union(waits["start_us"], waits["until_us"]))
+    lead_us = _lost_lead(host, waits, busy, rate)
+    _charge(waits, sync, rate, lead_us, busy)
+    lead_us = float(lead_us.sum())
+    us = {
+        "launch_rate": length(queued) + length(rate) - lead_us,
+        "synchronisation": length(sync) + lead_us,
+        "host_stall": length(stall),
+        "profiler": length(profiler) + length(closing),
+    }
+    ends = gaps(busy[[0, -1]].reshape(1, 4)[:, [0, 3]], low, high) if len(busy) else free
+    columns = {"count": ("op", "size"), "blocked_us": ("blocked_us", "sum")}
+    by_op = waits.groupby("op").agg(**columns, idle_us=("idle_us", "sum")).reset_index()
+    return Idle(
+        us=us,
+        held_us=held_us,
+        waits=by_op.sort_values(["idle_us", "blocked_us"], ascending=False, ignore_index=True),
+        stalls=_named(trace, stall),
+        longest_us=float((stall[:, 1] - stall[:, 0]).max(initial=0)),
+        edges_us=length(ends),
+        waited_us=length(clip(union(waits["start_us"], waits["end_us"]), low, high)),
+    )
+
+
+def _profilers(trace):
+    """The spans of the profiler's own work: its buffers, and prof.step() between two steps."""
+    own, steps = trace.overhead, trace.steps
+    spans = [np.column_stack([own["start_us"], own["start_us"] + own["dur_us"]])]
+    if len(steps):
+        inner = union(steps["start_us"], steps["end_us"])
+        spans.append(gaps(inner, inner[0, 0], inner[-1, 1]))
+    return union(*np.concatenate(spans).T)
+
+
+def _next_launch(trace, gpu, host, free):
+    """When the event that ends each gap was launched, and until when its launch held it up.
+
+    Infinite after the last event. The two differ for a launch call that itself takes as long
+    as a stall, because its kernel or a library is used for the first time.
+    """
+    start = gpu["start_us"].to_numpy() + host.skew_us
+    launch = np.where(gpu["call"] >= 0, gpu["launch_us"], start)  # unlinked: not queued
+    call_us = np.append(trace.calls["dur_us"], 0.0)[gpu["call"]]
+    ready = launch + np.where((call_us >= QUIET_US) & ~gpu["by_graph"], call_us, 0.0)
+    which = np.searchsorted(start, free[:, 1])
+    return np.append(launch, np.inf)[which], np.append(ready, np.inf)[which]
+
+
+def _closing(trace, waits, high):
+    """The time after the wait with which a profile ends, as one span or none."""
+    own = waits[trace.calls["op"].to_numpy()[waits["row"]] < 0]
+    launches = trace.launches["start_us"]
+    # Several waits that no operator asked for are the program's own.
+    if len(own) != 1 or launches.max() > own["start_us"].iloc[0]:
+        return np.empty((0, 2))
+    return np.array([[own["start_us"].iloc[0], high]])
+
+
+def _matter(waits, busy):
+    """True for each wait that began while the GPU worked, or just after."""
+    ends = np.concatenate([[-np.inf], busy[:, 1]])
+    last = ends[np.searchsorted(busy[:, 0], waits["start_us"], side="right")]
+    return (waits["start_us"] - last).to_numpy() <= DRY_US
+
+
+def _wait_before(waits, spans):
+    """The row of the last wait that began before each span, or -1."""
+    return np.searchsorted(waits["start_us"], spans[:, 0], side="right") - 1
+
+
+def _lost_lead(host, waits, busy, rate):
+    """The part (us) of each span of `rate` that the wait before it is charged with."""
+    if not len(waits) or not len(rate):
+        return np.zeros(len(rate))
+    spans = waits[["start_us", "end_us"]].to_numpy()
+    credit = overlap(spans, busy)
+    launches = np.unique(host.launch_us)
+    first, after = (np.searchsorted(launches, at) for at in (spans[:-1, 1], spans[1:, 0]))
+    credit[:-1][after - first < FEW_LAUNCHES] = np.inf
+    us, wait = rate[:, 1] - rate[:, 0], _wait_before(waits, rate)
+    before = np.cumsum(us) - us
+    spent = before - before[np.searchsorted(wait, wait)]  # since that wait
+    return np.where(wait >= 0, np.clip(credit[wait] - spent, 0, us), 0.0)
+
+
+def _charge(waits, sync, rate, lead_us, busy):
+    """Add the columns blocked_us and idle_us to the waits."""
+    wait = np.concatenate([_wait_before(waits, sync), _wait_before(waits, rate)])
+    us = np.concatenate([sync[:, 1] - sync[:, 0], lead_us])
+    waits["idle_us"] = np.bincount(wait + 1, us, minlength=len(waits) + 1)[1:]
+    waits["blocked_us"] = overlap(waits[["start_us", "end_us"]].to_numpy(), busy)
+
+
+def _named(trace, stall, most=50):
+    """{what was open on the host: us} of the longest stalls, the worst first."""
+    found = {}
+    us = stall[:, 1] - stall[:, 0]
+    labels = trace.annotations[~trace.annotations["on_gpu"]]
+    labels = labels[~labels["name"].astype(str).str.startswith("ProfilerStep").to_numpy()]
+    for row in np.argsort(-us)[:most]:
+        middle = stall[row].mean()
+        name = _open_at(trace.calls, middle) or _open_at(labels, middle)
+        name = name or _open_at(trace.ops, middle)
+        found[name] = found.get(name, 0.0) + us[row]
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _open_at(table, at):
+    """The name of the shortest event of a table that is open at a time, or ""."""
+    start = table["start_us"].to_numpy()
+    dur = table["dur_us"].to_numpy()
+    rows = np.flatnonzero((start <= at) & (at < start + dur))
+    return str(table["name"].iloc[rows[np.argmin(dur[rows])]]) if len(rows) else ""

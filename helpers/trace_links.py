@@ -1,0 +1,136 @@
+"""Links between the events of a trace: what contains what, which call started which GPU event.
+
+The timestamps of host and GPU come from two clocks, so a link never rests on them alone.
+"""
+
+import numpy as np
+
+from helpers.trace_processes import choose
+
+
+def contain(lane, start, end, asks):
+    """Return (parent, depth) of intervals: the row of what contains each, -1 for nothing.
+
+    lane: a number for each thread; start, end: us; asks: True for an interval that may be
+    contained but contains nothing. The parent is the interval that was open at the start, of
+    several the one that started last, so that overlap without nesting has an answer, too.
+    """
+    # At the same instant the longer interval opens first, and what only asks comes last.
+    order = np.lexsort((-end, asks, start, lane))
+    ends = end[order].tolist()
+    parent, depth = [-1] * len(ends), [0] * len(ends)
+    here, top = None, -1
+    steps = zip(lane[order].tolist(), start[order].tolist(), asks[order].tolist(), strict=True)
+    for row, (where, at, ask) in enumerate(steps):
+        if where != here:
+            here, top = where, -1
+        # A call at the very end of an op is inside it: files of whole microseconds cut both.
+        while top >= 0 and (ends[top] < at or (ends[top] == at and not ask)):
+            top = parent[top]
+        parent[row] = top
+        if top >= 0:
+            depth[row] = depth[top] + 1
+        if not ask:
+            top = row
+    parent, depth = np.array(parent, np.int64), np.array(depth, np.int32)
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    rows = np.append(order, -1)  # so that -1 stays -1
+    return rows[parent[back]], depth[back]
+
+
+def link(calls, gpu):
+    """Return the row of the call that started each GPU event, or -1.
+
+    calls: dict of arrays correlation, start, pid; gpu: correlation, start, device. A call and
+    its events carry the same correlation id; 0 means none. One call may own many events (a
+    graph's replay). Several calls of one id come from several processes: the one that works on
+    the event's device counts, or where that is not known the last call before the event.
+    """
+    if not len(calls["start"]):
+        return np.full(len(gpu["start"]), -1)
+    both = np.concatenate([calls["correlation"], gpu["correlation"]])
+    codes = np.unique(both, return_inverse=True)[1]
+    ours, theirs = codes[: len(calls["start"])], codes[len(calls["start"]) :]
+    found = _last_before(ours, calls["start"], theirs, gpu["start"])
+    found[gpu["correlation"] == 0] = -1
+    pid = np.unique(calls["pid"], return_inverse=True)[1]
+    events = np.flatnonzero(found >= 0)
+    if pid.max() and len(events):
+        at, device = gpu["start"][events], gpu["device"][events]
+        rows = _of_process(ours, pid, calls["start"], theirs[events], at)
+        found[events] = choose(rows, found[events], calls["start"], device, at)
+    return found
+
+
+def _of_process(ours, pid, start, theirs, at):
+    """Row of the call in each process (rows) that each event (columns) may come from."""
+    size = int(pid.max()) + 1
+    group = ours * size + pid
+    return np.stack([_last_before(group, start, theirs * size + p, at) for p in range(size)])
+
+
+def _last_before(group, time, at_group, at_time):
+    """Row of a group's last entry up to a time, its first if all are later; -1 without any."""
+    ranks = np.unique(np.concatenate([time, at_time]), return_inverse=True)[1]
+    size = len(ranks) + 1
+    key = group * size + ranks[: len(time)]
+    order = np.argsort(key, kind="stable")
+    place = np.searchsorted(key[order], at_group * size + ranks[len(time) :], "right")
+    before = order[np.maximum(place - 1, 0)]
+    after = order[np.minimum(place, len(order) - 1)]
+    found = np.where(group[after] == at_group, after, -1)
+    return np.where((place > 0) & (group[before] == at_group), before, found)
+
+
+def step_of(steps, pid, at):
+    """Return the row of the step in which each time lies, or -1; ends belong to the step.
+
+    steps: dict of arrays start (sorted), end, pid. With the steps of several processes a time
+    belongs to those of its own.
+    """
+    found = np.full(len(at), -1)
+    several = len(np.unique(steps["pid"])) > 1
+    for process in np.unique(steps["pid"]):
+        rows = np.flatnonzero(steps["pid"] == process)
+        place = np.searchsorted(steps["start"][rows], at, "right") - 1
+        row = rows[np.maximum(place, 0)]
+        inside = (place >= 0) & (at <= steps["end"][row])
+        if several:
+            inside &= pid == process
+        found = np.where(inside, row, found)
+    return found
+
+
+def ops_by_external(op_external, gpu_external, linked_op):
+    """Return the op that each GPU event's External id names, or -1.
+
+    linked_op: the op found by correlation and containment, -1 for none. In whole files of
+    torch 2.2 the ids are wrong: where they disagree with what is known, all are -1.
+    """
+    order = np.argsort(op_external, kind="stable")
+    ids = op_external[order]
+    place = np.minimum(np.searchsorted(ids, gpu_external), max(len(ids) - 1, 0))
+    found = np.full(len(gpu_external), -1)
+    if len(ids):
+        found = np.where((ids[place] == gpu_external) & (gpu_external != 0), order[place], -1)
+    known = (linked_op >= 0) & (found >= 0)
+    if known.any() and (found[known] == linked_op[known]).mean() < 0.9:
+        return np.full(len(gpu_external), -1)
+    return found
+
+
+def overlaps(lane_of, start, end):
+    """Count the events that start before an earlier one on the same lane has ended.
+
+    lane_of: tuple of arrays that name the lane, such as (device, stream). Times in us; what is
+    within a nanosecond is rounding.
+    """
+    order = np.lexsort((start, *lane_of))
+    lanes = [column[order] for column in lane_of]
+    borders = np.any([lane[1:] != lane[:-1] for lane in lanes], axis=0)
+    count = 0
+    for rows in np.split(order, np.flatnonzero(borders) + 1):
+        reached = np.maximum.accumulate(end[rows])
+        count += int((start[rows][1:] < reached[:-1] - 1e-3).sum())
+    return count
