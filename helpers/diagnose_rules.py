@@ -26,8 +26,9 @@ Busy is the union of kernels and copies on one GPU, all its streams; labels and 
 work. Idle is the rest. Of several GPUs the busiest one counts. Idle has four classes; for
 every part of a gap the first that fits:
 
-  profiler         the profiler handled its buffers, or the time lies between two steps; or,
-                   after the last launch of all, the wait with which a profile ends
+  profiler         the profiler handled its buffers; or prof.step() took less than {_MS}
+                   between two steps; or, after the last launch of all, the wait with which
+                   a profile ends
   host stall       before the next launch no op and no runtime call was open on the host, on
                    any thread, for {_HOLE} or more; or no call began or ended for {_MS}:
                    data, Python, a call that allocates, loads or compiles

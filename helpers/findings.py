@@ -58,7 +58,7 @@ def find_window(trace):
     if len(steps):
         low, last = steps["start_us"].min(), steps["end_us"].max()
         # What no call can claim counts where it ran.
-        stray = (gpu["correlation"] == 0) | (len(trace.calls) == 0)
+        stray = (gpu["correlation"] == 0) | (not trace.linked)
         stray &= (gpu["call"] < 0) & (start >= low) & (start <= last)
         own = ((gpu["step"] >= 0) | stray).to_numpy()
         number = steps["number"].nunique()  # several processes may share a file

@@ -83,7 +83,8 @@ def _profilers(trace):
     spans = [np.column_stack([own["start_us"], own["start_us"] + own["dur_us"]])]
     if len(steps):
         inner = union(steps["start_us"], steps["end_us"])
-        spans.append(gaps(inner, inner[0, 0], inner[-1, 1]))
+        between = gaps(inner, inner[0, 0], inner[-1, 1])
+        spans.append(between[between[:, 1] - between[:, 0] < QUIET_US])  # else not it alone
     return union(*np.concatenate(spans).T)
 
 

@@ -334,6 +334,16 @@ def test_a_kernel_stamped_late():
     assert not warned(tiny(), "written late")
 
 
+def test_kernels_are_counted_even_if_no_link_is_right():
+    h = tiny()
+    for event in h.events:
+        if event["cat"] == "kernel":
+            event["args"]["correlation"] += 5000
+    d = diagnose(h.trace())
+    assert (d.kernels_per_step, d.launches_per_step) == (10, 10)
+    assert d.busy_fraction == pytest.approx(0.1) and "not linked" in " ".join(d.warnings)
+
+
 def test_work_of_before_the_window():
     h = tiny()
     h.run("early", -500, 7777, -400, 650)

@@ -163,6 +163,14 @@ def test_the_time_between_two_steps_is_the_profilers():
     assert idle(h).longest_us == 0
 
 
+def test_a_long_time_between_two_steps_is_not_the_profilers():
+    h = HandTrace()
+    for at in (0, 3000):
+        h.step(at, 200)
+        dispatching(h, at, 4, at + 1)
+    assert idle(h).us["host_stall"] > 2800 and idle(h).us["profiler"] == 0
+
+
 def test_overhead_events_of_any_thread_are_the_profilers():
     h = HandTrace()
     h.step(0, 200)

@@ -10,7 +10,7 @@ from test_plots_traces import bars, heights
 from helpers import picture, plots
 from helpers.diagnose import diagnose
 from helpers.picture import COLOURS
-from helpers.plots_bars import COPY, IDLE, PIXEL
+from helpers.plots_bars import COPY, IDLE, OTHER, PIXEL
 from helpers.plots_small import MARGIN, POINTS, pale
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn"
@@ -63,6 +63,7 @@ def test_the_middle_step_has_three_lanes_without_names(figures):
     assert times(axes, COLOURS["host"]) == [(50, 300), (400, 500)]  # a union, of all threads
     assert times(axes, COLOURS["launch"]) == [(120, 170), (410, 430), (440, 460)]
     assert set(times(axes, COLOURS["limit"])) == {(500, 800)}
+    assert not bars(axes, OTHER)  # calls that neither launch nor wait
     assert times(axes, COLOURS["compute"]) == [(150, 400)]
     assert times(axes, COPY) == [(450, 550)]
     assert times(axes, COLOURS["memory"]) == [(600, 750)]  # on another stream

@@ -308,6 +308,9 @@ def test_fields_are_missing(name, seed, field, share):
 
 @few
 @given(files, seeds, st.sampled_from(FIELDS + ARGS), st.sampled_from(VALUES), st.floats(0, 1))
+@hypothesis.example("by hand", 0, "Input type", "float", 1.0)
+@hypothesis.example("by hand", 0, "Input type", [["float"]], 1.0)
+@hypothesis.example("by hand", 0, "Input Dims", 3, 1.0)
 def test_fields_of_another_type(name, seed, field, value, share):
     chance, top = random.Random(seed), top_of(name)
     for event in top["traceEvents"]:
