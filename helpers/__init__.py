@@ -5,6 +5,13 @@
     timing      how long a call takes: for the host, for the GPU, for you
     capture     a profile that checks itself; verify(prof) checks one made by hand
     regime      working_or_waiting(fn): the verdict on a function of yours
+    traces      read(path): a profiler's trace as linked tables; compare(a, b)
+    diagnose    what limits a program, from its trace: regime, cause, evidence, remedies
+    kernel_names  decode(name): what a kernel's name says
+    op_costs    FLOPs and least bytes of an operator as a trace records it
+    gpu_time    unions, gaps and overlaps of intervals
+    perfetto    a button that opens a trace in ui.perfetto.dev
+    programs    small programs with one planted cause each; quiz: six more, do not peek
     roofline    FLOPs, bytes and the floor they set
     block       the running block: one GeGLU MLP, and its inputs
     fresh       run a function of a notebook in a Python process of its own
@@ -16,9 +23,11 @@
     run         execute the notebooks, or record new measurements
 
 Behind them, one idea each as well: storage, formats and origin (recording), timing_samples and
-timing_devices (timing), profile_run, profile_table, profile_text and verify (capture),
-nvidia_smi (device), doctor_gpu (doctor), answers (exercises), picture and plots_* (plots).
+timing_devices (timing), profile_run, profile_table, profile_text and verify (capture), trace_*
+(traces), diagnose_*, findings, gpu_work, idle, waits and remedies (diagnose), kernel_*
+(kernel_names), op_products and op_arguments (op_costs), nvidia_smi (device), doctor_gpu
+(doctor), answers (exercises), picture and plots_* (plots).
 
-At a terminal: `python -m helpers doctor`, `python -m helpers run`, `python -m helpers record`.
+At a terminal: `python -m helpers diagnose TRACE`, `doctor`, `run` and `record`.
 Importing this package loads nothing: import the module you need, `from helpers import timing`.
 """

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 
 # Recorded on an H200 by helpers.programs: RECORDED.format(program)
-RECORDED = "/tmp/t3/t/{}.json.gz"
+RECORDED = "data/nvidia-h200/03_{}.json.gz"
 DEVICE = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 
 

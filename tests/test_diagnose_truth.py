@@ -109,6 +109,19 @@ def test_the_keys_are_exactly_these(make):
     assert all(isinstance(line, str) for line in d["evidence"] + d["warnings"])
 
 
+def plain(value):
+    """Are these numbers, texts, lists and dicts, and nothing of numpy?"""
+    if type(value) in (list, dict):
+        return all(map(plain, value.values() if type(value) is dict else value))
+    return type(value) in (int, float, str, type(None))
+
+
+@pytest.mark.parametrize("make", [launching, waiting, stalled])
+def test_as_dict_holds_plain_values(make):
+    d = diagnose(make().trace()).as_dict()
+    assert [key for key, value in d.items() if not plain(value)] == []
+
+
 @pytest.mark.parametrize("make", [launching, waiting, stalled])
 def test_the_report_is_short_and_begins_with_the_regime(make):
     d = diagnose(make().trace())
@@ -352,17 +365,19 @@ def test_work_on_another_thread_is_no_stall():
     assert idle["host_stall"] == 0 and idle["launch_rate"] == 820
 
 
-def test_a_hole_of_less_than_100_us_is_launch_rate():
+@pytest.mark.parametrize("hole, stall", [(50, 0), (99, 0), (100, 100), (150, 150)])
+def test_a_hole_of_100_us_is_a_stall_and_a_shorter_one_launch_rate(hole, stall):
     h = HandTrace()
-    h.step(0, 200)
+    h.step(0, 400)
     h.op("aten::mm", 0, 30)
     h.launch("cudaLaunchKernel", 10, 5, 1)
     h.kernel("k", 20, 10, 1)
-    h.op("aten::mm", 120, 80)
-    h.launch("cudaLaunchKernel", 130, 5, 2)
-    h.kernel("k", 140, 60, 2)
-    idle = idle_us(h, 200)
-    assert (idle["launch_rate"], idle["host_stall"], idle["kernels"]) == (130, 0, 70)
+    again = 30 + hole
+    h.op("aten::mm", again, 400 - again)
+    h.launch("cudaLaunchKernel", again + 10, 5, 2)
+    h.kernel("k", again + 20, 380 - again, 2)
+    idle = idle_us(h, 400)
+    assert (idle["host_stall"], idle["launch_rate"]) == (stall, hole + 40 - stall)
 
 
 def test_a_stall_after_a_sync_is_a_stall():

@@ -9,6 +9,7 @@ from hand_trace import recording
 from helpers import traces
 from helpers.diagnose import diagnose
 from helpers.programs import PROGRAMS
+from helpers.quiz import PLANTED
 
 # What one step does, by the program's code and the libraries it was recorded with:
 # kernels, launch calls, copies, syncs asked for by the program
@@ -20,9 +21,9 @@ COUNTS = {
     "sleeping_loader": (1, 1, 0, 0),
     "pageable_copies": (1, 1, 1, 1),
     "pinned_copies": (1, 1, 1, 0),
-    "two_streams": (40, 40, 0, 0),
+    "two_streams": (20, 20, 0, 0),
     "graph_replay": (100, 1, 0, 0),
-    "graph_break": (16, 16, 0, 0),
+    "graph_break": (24, 24, 0, 0),
     "loop_optimizer": (280, 280, 0, 0),
     "attention_math": (14, 14, 0, 0),
     "attention_flash": (1, 1, 0, 0),
@@ -57,6 +58,15 @@ def test_regime_and_cause_are_what_was_planted(program):
         assert (d["regime"], d["cause"]) == (regime, cause), str(diagnose(trace(program)))
     else:
         assert d["regime"] in {"overhead", "transfer", "memory", "compute", "unknown"}
+
+
+@pytest.mark.parametrize("letter", PLANTED)
+def test_the_quiz_has_the_answers_that_were_planted(letter):
+    d = found(f"quiz_{letter}")
+    assert (d["cause"] or d["regime"]) == PLANTED[letter], str(
+        diagnose(trace(f"quiz_{letter}"))
+    )
+    assert trace(f"quiz_{letter}").linked == 1.0
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -100,9 +110,11 @@ def test_copies_have_a_direction_and_know_pinned_memory():
         assert (copies["bytes"] == 16 * 1024 * 1024 * 4).all()
 
 
-def test_two_streams_are_two():
+def test_two_streams_work_at_the_same_time():
     t = trace("two_streams")
     assert t.kernels["stream"].nunique() == 2 and t.overlapping == 0
+    (times,) = found("two_streams")["devices"].values()
+    assert times["kernel_sum_us"] > 1.5 * times["kernel_us"]
 
 
 def test_the_op_that_asked_for_the_sync_is_named():

@@ -455,13 +455,11 @@ other = known.loc[known["planted"] != known["found"], "program"].tolist()
 missed = f"; not {', '.join(other)}" if other else ""
 say(f"Found as planted: **{len(known) - len(other)} of {len(known)}**{missed}.")
 print(diagnoses["item_each_time"])
-say("Four numbers of another profiler will do as well, here invented ones:")
-print(diagnose(wall_us=1000, busy_us=150, kernels=80, launches=80))
 
 # %% [markdown]
-# A claim with its evidence: each number can be found in tables like ours. Mind the warnings: a
-# profiled host is slower than yours, so the idle share is an upper end. Take the wall time of
-# an unprofiled run before you believe a factor.
+# A claim with its evidence: each number can be found in tables like ours. Mind the warnings: the
+# profiler's cost falls on the host, so the idle share is an upper end, and a program whose host
+# is barely ahead falls behind in its own profile. The ladder shows what to do about it.
 #
 # > **Takeaway.** Regime, cause, bound: three answers from one file, each with the numbers that
 # > would refute it.
@@ -499,11 +497,21 @@ show(ladder("03", rungs))
 by = rungs.pivot(index="tokens", columns="rung", values="time_us")
 ratio = by["eager, traced"] / by["compiled, traced"]
 say(f"Eager over compiled, the wait: {ratio[8192]:.2f} at 8192 tokens, {ratio[64]:.2f} at 64.")
+found, wall_us = diagnoses["block_compiled"].as_dict(), by.loc[8192, "compiled, traced"]
+busy_us = found["busy_fraction"] * found["step_us"]
+say(
+    f"The compiled block's trace: {found['step_us']:.0f} us a step, the GPU busy "
+    f"{found['busy_fraction']:.0%}. A step without profiler, with the trace's busy time:"
+)
+kernels = found["kernels_per_step"]
+print(diagnose(wall_us=wall_us, busy_us=min(busy_us, wall_us), kernels=kernels))
 
 # %% [markdown]
-# In the last four rows, `kernels_per_step` shows what the compiler merged, `time_us` what it was
-# worth. Below one the compiled block is the slower one: guards and wrapper cost host time at
-# every call, and a block that waits for the host pays them in full.
+# Below one the compiled block is the slower one: guards and wrapper cost host time at every call,
+# and a block that waits for the host pays them in full.
+#
+# Busy time from the trace, wall time from a run without profiler: together they correct the idle
+# share. `diagnose` takes such numbers, from any profiler.
 
 # %% [markdown]
 # ## Exercises
@@ -554,7 +562,8 @@ check("what it is worth", worth, truth, tol=0.02)
 
 # %% [markdown]
 # **3. Six strangers.** Each letter is a small program in `helpers/quiz.py`; do not open it
-# before you have answered. Here are the numbers of three steps of each, and one timeline.
+# before you have answered. Here is one step of each, and the numbers of three. Every panel has a
+# time axis of its own.
 
 
 # %%
@@ -562,8 +571,7 @@ strangers = {}
 for letter in "abcdef":
     file = recorded(f"03_quiz_{letter}", partial(trace_of, getattr(quiz, letter)))
     strangers[letter] = traces.read(file)
-letter = "a"  # then b, c, ...
-plots.timeline(strangers[letter], title=f"Stranger {letter}")
+plots.small_timelines(strangers)
 facts = pd.DataFrame({name: diagnose(each).as_dict() for name, each in strangers.items()}).T
 facts["kernel"] = [short(kernels[0]["name"], 26) for kernels in facts["top_kernels"]]
 columns = "step_us launches_per_step copies_per_step syncs_per_step busy_fraction kernel"
@@ -571,7 +579,7 @@ table = facts[columns.split()].reset_index(names="who")
 show(table.rename(columns=lambda name: name.removesuffix("_per_step")), digits=3)
 
 # %% [markdown]
-# `kernel` is the one with most time. Change `letter` to see the other timelines. Then give each
+# `kernel` is the one with most time; `plots.timeline(strangers["a"])` shows more of one. Give each
 # letter one of `"launch_rate"`, `"synchronisation"`, `"host_stall"`, if the GPU idles most of
 # the time, else one of `"transfer"`, `"memory"`, `"compute"`. Each occurs once.
 
