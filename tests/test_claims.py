@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from trace_claims import TRACE_CLAIMS, other_traces
 
-from helpers import storage
+from helpers import storage, traces
 from helpers.device import bandwidth
 from helpers.roofline import matmul_flops
 
@@ -203,11 +204,14 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
      gain_is_where_the_gpu_works, "02_rung"),
 ]
 # fmt: on
+CLAIMS += TRACE_CLAIMS
 
 
 def distortions(value):
-    """Yield wrong copies of a table, a dict or a text."""
-    if isinstance(value, str):
+    """Yield wrong copies of a table, a dict or a text, and other traces for a trace."""
+    if isinstance(value, traces.Trace):
+        yield from other_traces(ROOT / "data" / "nvidia-h200")
+    elif isinstance(value, str):
         yield re.sub(r": .*", ": accepted", value)
     elif isinstance(value, dict):
         for wrong in (lambda x: 1, lambda x: 1000 * x, lambda x: x / 1e6):
@@ -231,6 +235,8 @@ def tables(folder, names):
             if name not in there["recordings"]:
                 return None
             found[name] = storage.read(folder, name)
+            if isinstance(found[name], Path):
+                found[name] = traces.read(found[name])
             if isinstance(found[name], pd.DataFrame):
                 found[name].attrs["gpu"] = there["gpu"]
     return [found[name] for name in names.split()]
