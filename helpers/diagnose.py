@@ -6,6 +6,7 @@
 The rules are in `diagnose_rules.RULES`. Taught in notebook 03, where each is applied by eye.
 """
 
+import json
 import math
 from dataclasses import dataclass, field
 
@@ -58,7 +59,9 @@ class Diagnosis:
     def as_dict(self):
         """Return what --json prints: plain numbers, texts, lists and dicts."""
         left_out = ("sentence", "shares")
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        told = {name: value for name, value in vars(self).items() if name not in left_out}
+        # Through JSON, which makes numpy's numbers Python's.
+        return json.loads(json.dumps(told, default=lambda number: number.item()))
 
     def __str__(self):
         return report(self)

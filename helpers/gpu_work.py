@@ -1,6 +1,6 @@
 """Where a GPU's busy time goes: transfer, memory, compute, or limited by none of them."""
 
-import json
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +106,10 @@ def _decoded(trace, kernels):
 
 def _dtype(types):
     """The dtype of the first input that has one of _DTYPES, of an "Input type" text."""
-    return next((_DTYPES[name] for name in json.loads(types) if name in _DTYPES), "")
+    names = re.findall(
+        r'"([^"]*)"', types
+    )  # of lists of tensors as well, whatever the file holds
+    return next((_DTYPES[name] for name in names if name in _DTYPES), "")
 
 
 def _of_peaks(trace, kernels, card):

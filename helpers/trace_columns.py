@@ -94,7 +94,7 @@ class Columns:
             where = np.flatnonzero(on_gpu & (columns[column] < 0))
             if len(where):
                 known = np.array(
-                    [_place_number(value) for value in codes.seen], DTYPES[column]
+                    [_place_number(value, column) for value in codes.seen], DTYPES[column]
                 )
                 columns[column][where] = known[columns[source][where]]
 
@@ -156,7 +156,8 @@ def _plain(event):
     return {**event, **ids, "args": args if isinstance(args, dict) else {}}
 
 
-def _place_number(value):
+def _place_number(value, column):
     """Return a device or stream number from a pid or tid (7, "7", "stream 7"), else -1."""
     number = integers([str(value).rsplit(" ", 1)[-1]], -1)[0]
-    return number if 0 <= number < 1 << 16 else -1  # larger ones are process or thread ids
+    most = 1 << 16 if column == "device" else 1 << 62  # a large pid is a process, no device
+    return number if 0 <= number < most else -1
