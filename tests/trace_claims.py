@@ -80,7 +80,7 @@ TRACE_CLAIMS = [
     ("03", "they launch nothing and cost host time", views_launch_nothing, "03_bmm"),
     ("03", "In the first program next to nothing queues", nothing_queues, "03_tiny_ops"),
     ("03", "delays grow from launch to launch", delays_grow, "03_big_matmul"),
-    ("03", "a warm-up step keeps it out of the window",
+    ("03", "A warm-up step keeps it out of the window",
      warmup_keeps_the_buffer_out, "03_cold 03_chain"),
     ("03", "costs some microseconds even with nothing to wait for",
      waits_cost_even_for_nothing, "03_chain"),

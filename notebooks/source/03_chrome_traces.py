@@ -44,7 +44,7 @@ from helpers.timing import compare, time_gpu
 # A table adds up and forgets the order; a trace keeps it. Here is notebook 1's step again:
 # multiply two 64 x 64 matrices and add a third, with a label around both.
 #
-# **Guess.** A step makes two kernels of a microsecond or two each. How many microseconds after
+# **Guess.** A step makes two kernels of a few microseconds each. How many microseconds after
 # the step's start does the first one run: 5, 50, 500?
 
 # %%
@@ -74,10 +74,10 @@ def chain():
 path = recorded("03_chain", chain)
 
 # %% [markdown]
-# `capture` calls `prof.export_chrome_trace("trace.json.gz")`; the ending `.gz` compresses. The
-# picture shows the three steps. On top the host: steps, labels, operators by depth, calls.
-# Below the GPU, a lane a stream. Arrows run from a launch to its kernel; grey is a GPU without
-# work.
+# `capture` exports with `prof.export_chrome_trace`; PyTorch compresses, too, if the name you
+# give ends in `.gz`. The picture shows the three steps. On top the host: steps, labels,
+# operators by depth, calls. Below the GPU, a lane a stream. Arrows run from a launch to its
+# kernel; grey is a GPU without work.
 
 # %%
 trace = traces.read(path)
@@ -97,8 +97,7 @@ open_in_perfetto(path)
 # Read it from top to bottom: the host is busy most of the time, the GPU hardly ever. The space
 # between two steps belongs to the profiler.
 #
-# To zoom, open the same file in Perfetto: a page that runs in your browser, needs the internet,
-# and keeps the file on your machine. `W` and `S` zoom, `A` and `D` move; a click on a kernel
+# To zoom, open it in Perfetto: `W` and `S` zoom, `A` and `D` move; a click on a kernel
 # shows its arguments and the arrow to its launch.
 #
 # > **Takeaway.** A table says how much; only a trace says when, and what else happened then.
@@ -122,8 +121,8 @@ show(kinds.assign(first=kinds["first"].str[:40]).reset_index())
 guess(my_events, len(events), "", "Events in the file")
 
 # %% [markdown]
-# `ph` is the kind: `X` has a start and a duration, `M` names a lane, `i` is a moment, `s` and `f`
-# are the ends of an arrow. `cat` says what an `X` is: operator (`cpu_op`), call
+# `ph` is the kind: `X` has a start and a duration, `M` names a lane, `i` is a moment, `s` and
+# `f` are the ends of an arrow. `cat` says what an `X` is: operator (`cpu_op`), call
 # (`cuda_runtime`, `cuda_driver`), kernel, label (`user_annotation`), or that label as a span on
 # the GPU, which is no work. Now one call as it stands in the file, and what belongs to it.
 
@@ -131,20 +130,23 @@ guess(my_events, len(events), "", "Events in the file")
 spans = [event for event in whole["traceEvents"] if event.get("ph") == "X"]
 kernel = next(event for event in spans if event["cat"] == "kernel")
 number = kernel["args"]["correlation"]
-call = next(e for e in spans if e is not kernel and e["args"].get("correlation") == number)
+args = {id(event): event.get("args", {}) for event in spans}
+same = [event for event in spans if args[id(event)].get("correlation") == number]
+call = next(event for event in same if event is not kernel)
 print(json.dumps(call, indent=1))
 around = [e for e in spans if 0 <= call["ts"] - e["ts"] < e["dur"] and e["cat"] != "Trace"]
 table = pd.DataFrame([*around, kernel])[["cat", "name", "ts", "dur", "pid", "tid"]]
 table["ts"] -= table["ts"].min()
 for argument in ("correlation", "External id", "stream"):
-    table[argument] = [event["args"].get(argument, "") for event in [*around, kernel]]
+    table[argument] = [args[id(event)].get(argument, "") for event in [*around, kernel]]
 show(table.assign(name=table["name"].str[:30]))
 
 # %% [markdown]
-# `ts` and `dur` are microseconds. Call and kernel share a **correlation** id. The call starts
-# within its operator, on the same thread (`tid`): only time ties these two. `External id`
-# claims to name the operator; some versions of PyTorch write ids that fit none, so it comes
-# last. That is all you need for tables of your own:
+# `ts` and `dur` are microseconds; a kernel's `pid` is the GPU, its `tid` the stream. Call and
+# kernel share a **correlation** id. The call starts within its operator, on the same thread:
+# time ties these two. So does `External id`, but some versions of PyTorch write ids that fit
+# none, so it comes last. `ProfilerStep#2` is the label that the profiler puts around a step.
+# Now tables of your own:
 
 
 # %%
@@ -189,9 +191,9 @@ say(
 print(trace)
 
 # %% [markdown]
-# `traces.read` does this for files of any PyTorch since 1.8, with nested operators, steps, copies
-# and several GPUs; broken files are read as far as they are sound, and what could not be placed
-# is counted in `trace.notes`. From here on we use its tables.
+# `traces.read` does this for files of any PyTorch since 1.8, with nested operators, steps,
+# copies and several GPUs; broken files are read as far as they are sound, and what could not be
+# placed is counted in `trace.notes`. From here on we use its tables.
 #
 # > **Takeaway.** Kernel to call: correlation. Call to operator: time, on the same thread.
 
@@ -228,11 +230,11 @@ asked = calls.str.contains("Occupancy").sum()
 say(f"Calls named `cudaOccupancy...` in both traces: **{asked}**.")
 
 # %% [markdown]
-# First: step, label, `aten::matmul`, the operator it chooses by shape (`aten::mm`), the call, and
-# the kernel in its own lane. Then the batches: one product as well, but `expand`, `reshape` and
-# `view` come first; they launch nothing and cost host time all the same. Some libraries also ask
-# how many blocks fit on a multiprocessor (`cudaOccupancy...`): whether yours does, ask the
-# trace. The order of layers is exact; the microseconds are one profiled step's.
+# First: step, label, `aten::matmul`, the operator it chooses by shape (`aten::mm`), the call,
+# and the kernel in its own lane. Then the batches: one product as well, but `expand`, `reshape`
+# and `view` come first; they launch nothing and cost host time all the same. Some libraries
+# also ask how many blocks fit on a multiprocessor (`cudaOccupancy...`): whether yours does, ask
+# the trace.
 #
 # > **Takeaway.** A kernel hangs on a chain of host work, most of which computes nothing.
 
@@ -261,16 +263,20 @@ tiny, big = planted("tiny_ops"), planted("big_matmul")
 plots.launch_delays({"tiny_ops": tiny, "big_matmul": big})
 guess(my_tiny_us, tiny.kernels["delay_us"].median(), "us", "tiny_ops, median delay")
 guess(my_big_us, big.kernels["delay_us"].median(), "us", "big_matmul, median delay")
+by_step = big.kernels.groupby("step")["delay_us"].agg(["first", "last"]).mean()
+first, last = by_step["first"], by_step["last"]
+say(f"Within a step of `big_matmul`: {first:,.0f} us for the first, {last:,.0f} for the last.")
 
 # %% [markdown]
 # **Launch latency** is the way from the call to an empty GPU; **queue delay** is waiting behind
-# earlier kernels. In the first program next to nothing queues. In the second the host runs ahead,
-# and delays grow from launch to launch: no fault, but a GPU with work in store.
+# earlier kernels. In the first program next to nothing queues. In the second the host runs
+# ahead, and delays grow from launch to launch within a step: no fault, but a GPU with work in
+# store.
 #
-# Some lateness is the profiler's own. Here is the first step once more, warm, but its *profiler*
-# cold: a fresh process, no warm-up step. How far is the first kernel behind the first operator,
-# and how much of that is the profiler's? How long was the longest synchronisation, and how much
-# work had the GPU left then?
+# Some lateness is the profiler's own. Here is the first step once more, warm, but its
+# *profiler* cold: a fresh process, no warm-up step. How far is the first kernel behind the
+# first operator, and how much of that is the profiler's? How long was the longest wait, with
+# how much work left?
 
 
 # %%
@@ -294,17 +300,18 @@ for name, each in [("cold", start), ("chain", trace), ("tiny_ops", tiny), ("big_
     kernel, op = each.kernels["start_us"].min(), each.ops["start_us"].min()
     own = each.overhead.loc[each.overhead["start_us"].between(op, kernel), "dur_us"].sum()
     wait = each.syncs.loc[each.syncs["dur_us"].idxmax()]
-    left = each.gpu[each.gpu["end_us"] > wait["start_us"]]["dur_us"].sum()
+    left = each.gpu["end_us"] - each.gpu["start_us"].clip(lower=wait["start_us"])
+    left = left.clip(lower=0).sum()
     rows.append([name, kernel - op, own, wait["dur_us"], left])
 columns = ["trace", "first_kernel_after_us", "profilers_own_us", "longest_sync_us", "work_us"]
 show(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
 # A profiler without a buffer requests one in the middle of your operator (`Activity Buffer
-# Request`), and the lanes stand apart by that much. It says nothing about your program; a
-# warm-up step keeps it out of the window. A synchronisation costs some microseconds even with
-# nothing to wait for. The published one takes milliseconds over microseconds of work: whatever
-# it waited for, it was not the program.
+# Request`), and the lanes stand apart by that much. A warm-up step keeps it out of the window.
+# A synchronisation costs some microseconds even with nothing to wait for. The published one
+# takes milliseconds over 26 microseconds of work: it did not wait for arithmetic. Kernels that
+# start milliseconds late would look like this.
 #
 # > **Takeaway.** Short delays mean that the GPU waits, long ones that it has work queued; a late
 # > first kernel may be the profiler's doing.
@@ -351,9 +358,9 @@ few = item.syncs["start_us"].quantile([0.4, 0.44])
 plots.timeline(item, *few, title="A few rounds of matmul, sum, item")
 
 # %% [markdown]
-# Each round ends in `cudaStreamSynchronize`: the host waits for the GPU. When it returns, nothing
-# is queued, and the GPU waits for the next launch. They take turns. A gap gets its reason from
-# what the host did meanwhile:
+# Each round ends in `cudaStreamSynchronize`: the host waits for the GPU. When it returns,
+# nothing is queued, and the GPU waits for the next launch. They take turns. A gap gets its
+# reason from what the host did meanwhile:
 #
 # - **profiler**: the profiler was busy with its own buffers;
 # - **host stall**: nothing that PyTorch knows of was open, on any thread: Python, or data;
@@ -365,9 +372,10 @@ diagnoses = {name: diagnose(each) for name, each in seen.items()}
 plots.idle_breakdown(diagnoses)
 
 # %% [markdown]
-# Each bar is one window, cut into work and reasons for idling. A graph replay launches its
-# hundred kernels by one call, so none belongs to an operator, and some of its kernels may go
-# unrecorded: idle in such a trace is a hint, no more.
+# A graph replay launches its
+# hundred kernels by one call, so none belongs to an operator, and some may go unrecorded;
+# between kernels this short even the GPU's own pace shows as idle. Idle in such a trace is a
+# hint.
 #
 # > **Takeaway.** Idle is the window minus the union of GPU work; its cause is what the host did
 # > meanwhile.
@@ -398,10 +406,10 @@ say(
 )
 
 # %% [markdown]
-# Rows are operators by path: kernel names change with dtype, GPU and compiler, paths mostly stay.
-# **lost** is only in the first trace, **gained** only in the second, **renamed** runs other
-# kernels. All kernel time is in some row. A matmul that differs by a few percent is the same
-# matmul at another clock: three steps are few.
+# Rows are operators by path: kernel names change with dtype, GPU and compiler, paths mostly
+# stay. **lost** is only in the first trace, **gained** only in the second, **renamed** runs
+# other kernels. All kernel time is in some row. The compiler's kernel names what it merged. A
+# matmul a few percent apart is the same matmul at another clock.
 #
 # > **Takeaway.** Align traces by operator path; kernel names are for telling what ran.
 
@@ -418,9 +426,9 @@ about_idle, about_regime = RULES.split("The regime:\n")
 print(about_idle.strip())
 
 # %% [markdown]
-# The four reasons from above, with their limits. A wait is charged with more than its own length,
-# because it leaves the host without a lead. If idle is not the larger part of the window, the
-# question is what the busy time went into:
+# The four reasons from above, with their limits. A wait is charged with more than its own
+# length, because it leaves the host without a lead. If idle is not the larger part of the
+# window, the question is what the busy time went into:
 
 # %%
 print(about_regime.strip("\n"))
@@ -445,9 +453,9 @@ show(table, digits=3)
 
 # %% [markdown]
 # On another GPU a program may cross a border: the same matmul fills one card and not the next.
-# `unknown` is an answer too: kernels that come near no ceiling. Now one report in full. At a
-# terminal, for any file from any machine, the command is `python -m helpers diagnose TRACE`;
-# `--json` is for programs, `--explain` prints the rules.
+# `unknown` is an answer too: kernels near no ceiling, or too short and too little known. Now
+# one report in full. At a terminal, for any file from any machine, the command is `python -m
+# helpers diagnose TRACE`; `--json` is for programs, `--explain` prints the rules.
 
 # %%
 known = table[table["planted"] != ""]
@@ -467,8 +475,8 @@ print(diagnoses["item_each_time"])
 # %% [markdown]
 # ## The ladder so far
 #
-# The same kernels as before, now seen one by one and named by the diagnosis. Times come from a
-# fresh process that takes them before it profiles anything.
+# The block, eager and compiled, with the diagnosis of its trace. Times come from a fresh process
+# that takes them before it profiles anything.
 
 
 # %%
@@ -494,24 +502,17 @@ def rung():
 
 rungs = recorded("03_rung", rung)
 show(ladder("03", rungs))
-by = rungs.pivot(index="tokens", columns="rung", values="time_us")
-ratio = by["eager, traced"] / by["compiled, traced"]
-say(f"Eager over compiled, the wait: {ratio[8192]:.2f} at 8192 tokens, {ratio[64]:.2f} at 64.")
-found, wall_us = diagnoses["block_compiled"].as_dict(), by.loc[8192, "compiled, traced"]
-busy_us = found["busy_fraction"] * found["step_us"]
-say(
-    f"The compiled block's trace: {found['step_us']:.0f} us a step, the GPU busy "
-    f"{found['busy_fraction']:.0%}. A step without profiler, with the trace's busy time:"
-)
-kernels = found["kernels_per_step"]
-print(diagnose(wall_us=wall_us, busy_us=min(busy_us, wall_us), kernels=kernels))
+row, found = rungs.iloc[1], diagnoses["block_compiled"]
+say(f"Compiled, 8192 tokens, traced twice: *{found.regime}*, *{row['regime']}*. And timed:")
+print(diagnose(wall_us=row["time_us"], busy_us=min(row["gpu_us"], row["time_us"])))
 
 # %% [markdown]
-# Below one the compiled block is the slower one: guards and wrapper cost host time at every call,
-# and a block that waits for the host pays them in full.
+# Where the host is barely ahead, the profiler's cost decides what a trace says, and two traces
+# may disagree: that is the program the rules get wrong. GPU time and wait from a run without
+# profiler settle it.
 #
-# Busy time from the trace, wall time from a run without profiler: together they correct the idle
-# share. `diagnose` takes such numbers, from any profiler.
+# At 64 tokens the compiled block can be the slower one: guards and wrapper cost host time, and a
+# block that waits for the host pays for them.
 
 # %% [markdown]
 # ## Exercises
@@ -561,9 +562,8 @@ worth = {"faster kernels": step_us / (step_us - busy_us / 2), "no gaps": step_us
 check("what it is worth", worth, truth, tol=0.02)
 
 # %% [markdown]
-# **3. Six strangers.** Each letter is a small program in `helpers/quiz.py`; do not open it
-# before you have answered. Here is one step of each, and the numbers of three. Every panel has a
-# time axis of its own.
+# **3. Six strangers.** Each letter is a program in `helpers/quiz.py`; answer before you open
+# it. Here is one step of each, and means over three. Every panel has a time axis of its own.
 
 
 # %%
@@ -579,9 +579,9 @@ table = facts[columns.split()].reset_index(names="who")
 show(table.rename(columns=lambda name: name.removesuffix("_per_step")), digits=3)
 
 # %% [markdown]
-# `kernel` is the one with most time; `plots.timeline(strangers["a"])` shows more of one. Give each
-# letter one of `"launch_rate"`, `"synchronisation"`, `"host_stall"`, if the GPU idles most of
-# the time, else one of `"transfer"`, `"memory"`, `"compute"`. Each occurs once.
+# `kernel` is the one with most time; `plots.timeline(strangers["a"])` shows more of one. Give
+# each letter one of `"launch_rate"`, `"synchronisation"`, `"host_stall"`, if the GPU idles most
+# of the time, else one of `"transfer"`, `"memory"`, `"compute"`. Each occurs once.
 
 # %%
 answers = {"a": None, "b": None, "c": None, "d": None, "e": None, "f": None}
