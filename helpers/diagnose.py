@@ -7,15 +7,17 @@ The rules are in `diagnose_rules.RULES`. Taught in notebook 03, where each is ap
 """
 
 import json
-import math
 from dataclasses import dataclass, field
 
 from helpers import traces
 from helpers.diagnose_evidence import evidence
-from helpers.diagnose_rules import IDLE_SHARE, RULES, STALL_US
+from helpers.diagnose_numbers import of_numbers
+from helpers.diagnose_rules import RULES
+from helpers.diagnose_skew import without_late
 from helpers.diagnose_text import report, sentence
 from helpers.diagnose_warnings import warnings
-from helpers.findings import counts, find_window, measure
+from helpers.diagnose_window import counts, find_window
+from helpers.findings import measure
 from helpers.kernel_names import decode
 from helpers.remedies import remedies
 
@@ -85,13 +87,14 @@ def diagnose(trace=None, *, wall_us=None, busy_us=None, kernels=None, launches=N
     }
     given = {name: value for name, value in numbers.items() if value is not None}
     if trace is None:
-        return _of_numbers(given)
+        return Diagnosis(**of_numbers(given))
     if given:
         raise ValueError(f"give a trace or numbers, not both (here also {', '.join(given)})")
     return _of_trace(trace if isinstance(trace, traces.Trace) else traces.read(trace))
 
 
 def _of_trace(trace):
+    trace = without_late(trace)
     window = find_window(trace)
     found = measure(trace, window) if window.us > 0 else None
     told = {"steps": window.steps, "warnings": warnings(trace, window, found)}
@@ -100,11 +103,7 @@ def _of_trace(trace):
     if len(trace.calls) or len(trace.gpu):
         told |= counts(trace, window)
     if found is None:
-        why = trace.why_no_kernels or (
-            f"None of the {len(trace.gpu):,} GPU events lies in the window of {window.steps} "
-            "steps: did the steps launch anything, and was the GPU synchronised before the "
-            "profile ended?"
-        )
+        why = trace.why_no_kernels or _why_nothing(trace, window)
         text = "unknown: the trace holds no GPU work to judge"
         if not len(trace.kernels):
             told["kernels_per_step"] = None  # not recorded is not zero
@@ -128,6 +127,21 @@ def _of_trace(trace):
     )
 
 
+def _why_nothing(trace, window):
+    """Why none of the GPU's events is work in the window."""
+    own = trace.gpu.loc[window.own, "dur_us"]
+    if len(own) and not own.any():
+        return (
+            f"All {len(own):,} GPU events of the window have duration 0: their times were not "
+            "recorded, or a tool has lost them. Record again."
+        )
+    return (
+        f"None of the {len(trace.gpu):,} GPU events lies in the window of {window.steps} "
+        "steps: did the steps launch anything, and was the GPU synchronised before the "
+        "profile ended?"
+    )
+
+
 def _top(kernels):
     """The kernels that take most of the time, with what their names say."""
     by_name = kernels.groupby("name", observed=True)["us"].agg(["size", "sum"])
@@ -147,52 +161,3 @@ def _top(kernels):
 def _shares(busy, idle, window_us):
     parts = {"kernels": busy["kernel_us"], "copies": busy["busy_us"] - busy["kernel_us"]}
     return {name: float(us / window_us) for name, us in (parts | idle.us).items()}
-
-
-def _of_numbers(given):
-    """The Diagnosis of numbers that another profiler gave."""
-    for name in ("wall_us", "busy_us"):
-        if name not in given:
-            raise ValueError(
-                f"diagnose needs a trace, or wall_us and busy_us of a step: {name} is missing"
-            )
-    for name, value in given.items():
-        if not 0 <= value < math.inf or (name == "wall_us" and value == 0):
-            raise ValueError(f"{name} must be a positive number, not {value}")
-    wall, busy = given["wall_us"], given["busy_us"]
-    if busy > wall:
-        raise ValueError(
-            f"busy_us {busy:g} exceeds wall_us {wall:g}: take the union of kernels and "
-            "copies, not the sum over streams, and both times from the same step"
-        )
-    idle, starts = 1 - busy / wall, given.get("launches") or given.get("kernels")
-    waiting = idle > IDLE_SHARE
-    # A GPU that gets a launch this often waits for launches; else the numbers cannot tell.
-    launching = waiting and bool(starts) and wall / starts < STALL_US
-    text = f"the GPU works {busy / wall:.0%} of the time".replace("%", " %")
-    why = "launches come too slowly" if launching else "why it waits, only a trace can tell"
-    limit = "compute, memory or copies: only a trace can tell"
-    told = [f"Busy {busy:,.0f} us of {wall:,.0f} us a step, idle {wall - busy:,.0f} us."]
-    if starts:
-        told.append(f"{starts:,.0f} launches: one every {wall / starts:,.1f} us.")
-    bound = wall / busy if busy else None
-    if bound:
-        told.append(f"Removing all idle gives at most {bound:.3g}x.")
-    action = (
-        "Launch less: torch.compile(mode='reduce-overhead') or a CUDA graph; a larger batch."
-    )
-    if not launching:
-        action = "Record a trace with helpers.capture or torch.profiler and diagnose that."
-    return Diagnosis(
-        f"overhead: {text}; {why}" if waiting else f"unknown: {text}; {limit}",
-        steps=1,
-        step_us=wall,
-        kernels_per_step=given.get("kernels"),
-        launches_per_step=given.get("launches"),
-        busy_fraction=busy / wall,
-        regime="overhead" if waiting else "unknown",
-        cause="launch_rate" if launching else None,
-        bound_speedup=bound,
-        evidence=told,
-        remedies=[{"action": action, "at_most": bound}],
-    )

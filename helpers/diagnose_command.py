@@ -1,6 +1,8 @@
 """`python -m helpers diagnose TRACE ...`: what limits a program, from its trace."""
 
+import io
 import json
+import os
 import sys
 
 NUMBERS = {
@@ -19,7 +21,7 @@ def add_to(commands):
         description="Say what limits a program, from traces of torch.profiler (.json or "
         ".json.gz) or from another profiler's numbers. Exit status 2 if a file is no trace.",
     )
-    parser.add_argument("traces", nargs="*", metavar="TRACE")
+    parser.add_argument("traces", nargs="*", metavar="TRACE", help="a file, or - for stdin")
     text = "print JSON: an object, or a list of them for several traces"
     parser.add_argument("--json", action="store_true", help=text)
     parser.add_argument("--explain", action="store_true", help="print the rules")
@@ -29,12 +31,25 @@ def add_to(commands):
 
 def run(chosen) -> int:
     """Print the diagnoses that the parsed arguments ask for; return the exit status."""
+    try:
+        status = _run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, such as head, has seen enough
+        # Python flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _run(chosen):
     from helpers.diagnose import RULES, diagnose
 
     names = [name[2:].replace("-", "_") for name in NUMBERS]
     numbers = {name: value for name in names if (value := getattr(chosen, name)) is not None}
     if chosen.explain:
-        print(RULES, end="")
+        # With JSON on stdout nothing else may stand there.
+        beside = chosen.json and (chosen.traces or numbers)
+        print(RULES, end="", file=sys.stderr if beside else sys.stdout)
         if not (chosen.traces or numbers):
             return 0
     if not chosen.traces:
@@ -53,7 +68,8 @@ def _run_traces(chosen, numbers):
     found, status, several = [], 0, len(chosen.traces) > 1
     for path in chosen.traces:
         try:
-            diagnosis = diagnose(path, **numbers)
+            file = io.BytesIO(sys.stdin.buffer.read()) if path == "-" else path
+            diagnosis = diagnose(file, **numbers)
         except (ValueError, OSError) as error:  # TraceError is a ValueError
             text = " ".join(str(error).split())
             print(text if str(path) in text else f"{path}: {text}", file=sys.stderr)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from helpers.diagnose_text import a_step, main_kinds, many, number, percent, time
+from helpers.gpu_work import peaks
 
 _IDLE = {"launch_rate": "launch rate", "synchronisation": "synchronisation",
          "host_stall": "host stall", "profiler": "profiler"}  # fmt: skip
@@ -17,7 +18,11 @@ def evidence(found, told):
     parts = ", ".join(f"{name} {percent(each / window.us)}" for name, each in parts.items())
     idle = (f"{_IDLE[name]} {percent(us / window.us)}" for name, us in found.idle.us.items())
     more = {"kernels": None, "launches": "launches", "copies": "copies", "syncs": None}
-    counted = (many(told[f"{k}_per_step"], _COUNTS[k], more[k]) for k in _COUNTS)
+    counted = (
+        many(told[f"{k}_per_step"], _COUNTS[k], more[k])
+        for k in _COUNTS
+        if told[f"{k}_per_step"] is not None
+    )
     dur = found.work.kernels["dur_us"]
     mean = f"; a kernel takes {time(dur.mean())} on average" if len(dur) else ""
     lines = [
@@ -53,9 +58,10 @@ def _idle_lines(found):
 def _alone(found):
     """What the waits cost the host: if it is the slower side anyway, they are not the end."""
     window, idle = found.window, found.idle
-    host = window.us - idle.waited_us
-    alone = window.us / max(host, found.busy["busy_us"])
-    if alone > 0.8 * window.us / (window.us - idle.us["synchronisation"]):
+    us = window.us - idle.us["profiler"]
+    host = us - idle.waited_us
+    alone = us / max(host, found.busy["busy_us"])
+    if alone > 0.8 * us / (us - idle.us["synchronisation"]):
         return ""
     needs = f"{time(window.per_step(host))}{a_step(found)}"
     return (
@@ -75,16 +81,26 @@ def _work_line(found):
     if not len(rows):
         return ""
     if not len(known):
-        each = many(len(rows), "kernel")
-        return f"{each} judged by name alone: no shapes, or no peaks of the card."
+        return f"{many(len(rows), 'kernel')} judged by name alone: {_unknown(found, rows)}."
     reached = []
     for name, peak in (("of_flops", "the peak FLOP/s"), ("of_bytes", "the bandwidth")):
         if known[name].notna().any() and (regime, name) != ("memory", "of_flops"):
-            mean = np.average(known[name].fillna(0), weights=known["us"])
-            reached.append(f"{percent(min(mean, 1))} of {peak}")
-    over = percent(known["us"].sum() / rows["us"].sum())
+            mean = np.average(known[name].fillna(0), weights=known["own_us"])
+            reached.append(f"{percent(mean)} of {peak}")
+    over = percent(known["own_us"].sum() / rows["own_us"].sum())
     kinds = "/".join(main_kinds(kernels, regime))
     return f"{kinds}: {', '.join(reached)} of {found.card} ({over} with shapes)."
+
+
+def _unknown(found, rows):
+    """Why there is no rate for any of these kernels."""
+    if (rows["op"] < 0).all():
+        return "they belong to no operator"
+    if not found.trace.ops["shapes"].notna().any():
+        return "no shapes were recorded"
+    if not any(peaks(found.card).values()):
+        return f"no peaks are listed for {found.card or 'an unnamed card'}"
+    return "no operation count for these ops"
 
 
 def _copy_line(found):
@@ -98,4 +114,5 @@ def _copy_line(found):
     text = f"{way} copies{memory}: {time(us)}{a_step(found)}"
     if size > 0:
         text += f", {number(size / 2**20)} MiB at {number(size / us / 1e3)} GB/s"
-    return f"{text}."
+    rest = found.window.per_step(found.busy["busy_us"] - found.work.us["transfer"])
+    return f"{text}; {time(rest)} of other work could hide them."

@@ -9,33 +9,45 @@ MEMORY_SHARE = 0.25  # of the bandwidth: with less a kernel is not limited by me
 COMPUTE_SHARE = (
     0.1  # of the peak: with less not by arithmetic; sound kernels may reach no more
 )
+BLOCKED_SHARE = 0.2  # of the window: a host blocked for less is not held up by the waits alone
+SLOWED = 5.0  # a profiled host takes up to so many times as long; seen: 4.7, compiled code
 SHORT_KERNEL_US = 3.0  # so short a kernel is no evidence of its kind
 SHORT_STEPS, SHORT_US = 3, 1000.0  # a window with less is short
+LOST_SHARE = 0.15  # of the launches: if more lack their kernels, nothing is judged
+CLOSING_US = 200.0  # what follows a profile's last wait is the profiler's for so long
+LEAST_US = 10.0  # a window with less is not judged: one launch takes about as long
+FEW_PER_STEP = 2  # launches: so few are not made fewer
+HOST_LINK = 128e9  # bytes/s each way: PCIe 6.0 x16, the fastest that pinned memory can feed
 WORTH = 1.05  # a remedy that can gain no more is not listed
 
 _HALF, _ROOF, _LOW = (f"{x * 100:.0f} %" for x in (IDLE_SHARE, MEMORY_SHARE, COMPUTE_SHARE))
 _HOLE, _MS, _DRY, _3 = (f"{x:.0f} us" for x in (STALL_US, QUIET_US, DRY_US, SHORT_KERNEL_US))
-_FEW = FEW_LAUNCHES
+_LOST, _END = f"{LOST_SHARE * 100:.0f} %", f"{CLOSING_US:.0f} us"
+_FEW, _LEAST, _SLOWED, _LINK = (
+    f"{x:.0f}" for x in (FEW_LAUNCHES, LEAST_US, SLOWED, HOST_LINK / 1e9)
+)
 
 RULES = f"""\
 The window runs from the start of the first step to the end of the last one, or of the last
-GPU event launched in it. Without steps it is the whole recording. What was launched before
-the window counts as busy time, but not as a launch of the window's own.
+GPU event launched in it. Of several processes' steps, those of the one with most GPU work.
+Without steps it is the whole recording. What was launched before the window counts as busy
+time, but not as its own; what has no call in the file is its own if it starts in it.
 
 Busy is the union of kernels and copies on one GPU, all its streams; labels and waits are no
 work. Idle is the rest. Of several GPUs the busiest one counts. Idle has four classes; for
 every part of a gap the first that fits:
 
-  profiler         the profiler handled its buffers; or prof.step() took less than {_MS}
-                   between two steps; or, after the last launch of all, the wait with which
-                   a profile ends
-  host stall       before the next launch no op and no runtime call was open on the host, on
-                   any thread, for {_HOLE} or more; or no call began or ended for {_MS}:
+  profiler         its buffers; prof.step(), if it took less than {_MS} between two steps;
+                   the wait with which a profile ends and {_END} after it. That wait is not
+                   counted
+  host stall       before the next launch no op was open on any thread, and no call on a
+                   thread that launches, for {_HOLE} or more; or no such call began or ended
+                   for {_MS}; or one that neither launches, copies nor waits took {_HOLE}:
                    data, Python, a call that allocates, loads or compiles
-  synchronisation  from a wait for the GPU, begun at most {_DRY} after it ran dry, until new
-                   work arrived. A wait also costs the host its lead. So later gaps count,
-                   up to the time for which it was blocked; and all gaps between two waits
-                   with fewer than {_FEW} launches between them, too few to get ahead
+  synchronisation  from a wait for the GPU, begun at most {_DRY} after it had done what was
+                   launched before, until new work arrived. A wait also costs the host its
+                   lead: later gaps count, up to the time for which it was blocked; and all
+                   gaps between two waits with fewer than {_FEW} launches between them
   launch rate      the rest: the host was dispatching, and new work came too late; or the
                    work was queued, and the kernels are so short that the space between
                    them shows
@@ -44,23 +56,26 @@ The regime:
 
   overhead   idle is more than {_HALF} of the window, the profiler's share left out of both.
              The cause is the largest of the other three classes
-  else the largest part of the busy time decides:
+  else the largest part of the busy time decides (kernels that overlap share their time):
   transfer   copies between host and GPU or between GPUs that no kernel hides; collectives
   compute    matmuls, convolutions, attention
   memory     pointwise ops, reductions, norms, softmax, indexing, sorting, optimizers, and
              copies within the GPU's memory
-  unknown    kernels of unknown name, or limited by neither; a trace without GPU events
+  unknown    kernels of unknown name, or limited by neither; no GPU events, or none of more
+             than {_LOST} of the launches; a damaged file; a window under {_LEAST} us, or the
+             profiler's for more than {_HALF}
 
-Where shapes were recorded and the card is known, FLOPs and least bytes decide. An op belongs
-to the peak that it comes closer to, so a thin matmul is memory. With less than {_ROOF} of the
-bandwidth and {_LOW} of the FLOP/s it is limited by neither: too small, or badly shaped.
-Without shapes the kernel's name decides, but a pointwise or similar kernel of less than {_3}
-says nothing.
+Where shapes were recorded and the card is known, FLOPs and least bytes decide. A matmul with
+{_ROOF} of the bandwidth, and more of it than of the FLOP/s, is memory. With less, and under
+{_LOW} of the FLOP/s, it is neither: too small, or badly shaped; so is a pointwise or similar
+op with less than {_ROOF}. Without shapes the name decides, unless that op took under {_3}.
 
-Bounds: removing all idle gives at most window / busy, removing one class of idle and nothing
-else at most window / (window - class). A bound is no forecast.
-
-Mind: the profiler slows the host, most of all with many small ops, so idle is an upper
-limit. Time the step without a profiler. In CUDA graph replays neither idle nor attribution
-is reliable. A collective's time includes waiting for the slowest rank.
+Bounds are time / (time - what goes), the rest as it was. The time is the window, for one
+class of idle without the profiler's share. To launch less leaves the waits; without overhead
+the window's edges do not count. For work on the GPU it is all busy time; with overhead it is
+all stalls and 1/{_SLOWED} of the rest if that is longer: a profiled host is up to {_SLOWED}
+times slower. Fused kernels move what the smallest did; copies hide behind other work; pinned
+ones run at {_LINK} GB/s; attention counts all pairs. Those for the cause or regime come first.
+Mind: the profiler slows the host, most with many small ops or compiled code, so idle is an
+upper limit. Idle and attribution of CUDA graph replays are unreliable. Collectives wait, too.
 """

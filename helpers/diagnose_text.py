@@ -2,6 +2,8 @@
 
 import textwrap
 
+from helpers.diagnose_rules import BLOCKED_SHARE, SLOWED
+
 WIDTH, LINES = 95, 24
 
 
@@ -37,6 +39,8 @@ def a_step(found):
 
 def sentence(found, told):
     """The regime in one sentence; told: the counts by the keys of as_dict()."""
+    if found.doubt:
+        return f"unknown: {found.doubt}"
     why = _overhead if found.cause else _working
     works = percent(found.busy["busy_fraction"])
     return f"{found.regime}: the GPU works {works} of the time{why(found, told)}"
@@ -48,13 +52,18 @@ def _overhead(found, told):
     if found.cause == "synchronisation":
         worst = idle.waits.iloc[0]
         waits = f"{number(step(worst['count']))}{a_step(found) or ' times'}"
+        if idle.waited_us < BLOCKED_SHARE * found.window.us:
+            return f"; waits keep the host from getting ahead ({worst['op']}, {waits})"
         return f"; the host keeps waiting for it ({worst['op']}, {waits})"
     if found.cause == "host_stall":
         return f"; the host leaves it idle for {time(step(idle.us['host_stall']))} of {each}"
     if idle.held_us.sum() > idle.us["launch_rate"] / 2:
         return "; it idles although its next kernel is launched"
     launches = number(told["launches_per_step"])
-    return f"; the host launches too slowly ({launches} in {each})"
+    slow = f"the host launches too slowly ({launches} in {each})"
+    if found.window.us < SLOWED * found.busy["busy_us"]:
+        return f"; under the profiler {slow}: time the step without it"
+    return f"; {slow}"
 
 
 def _working(found, told):
@@ -64,7 +73,7 @@ def _working(found, told):
         what = "collectives" if work.mostly_collectives else "copies"
         return f"; {us}{a_step(found)} in {what} that no kernel hides"
     if found.regime == "unknown":
-        return "; in kernels limited by neither arithmetic nor memory, or by what is not known"
+        return "; in kernels too short, or too little known, to judge"
     share = percent(work.us[found.regime] / found.busy["busy_us"])
     limit = "memory" if found.regime == "memory" else "arithmetic"
     kinds = ", ".join(main_kinds(work.kernels, found.regime))
@@ -73,7 +82,7 @@ def _working(found, told):
 
 def main_kinds(kernels, regime):
     """The one or two kinds of kernel that take most of a regime's time."""
-    by_kind = kernels[kernels["regime"] == regime].groupby("kind")["us"].sum()
+    by_kind = kernels[kernels["regime"] == regime].groupby("kind")["own_us"].sum()
     by_kind = by_kind.sort_values(ascending=False)
     return list(by_kind[by_kind > by_kind.sum() / 10].index[:2])
 

@@ -1,12 +1,21 @@
 """What makes a diagnosis less certain: the trace's own notes, and what this window adds."""
 
+import numpy as np
+
 from helpers.diagnose_rules import IDLE_SHARE, SHORT_STEPS, SHORT_US
 from helpers.diagnose_text import a_step, many, percent, time
+from helpers.findings import lacks
+from helpers.remedies_idle import blames_launches
 
 
 def warnings(trace, window, found):
     """Return a sentence each; found: the Findings, None without GPU events in the window."""
-    own = [] if found is None else [line for line in _doubts(found) if line]
+    lacking = lacks(trace, window)
+    own = [f"{lacking[0].upper()}{lacking[1:]}."] if lacking else []
+    if found is not None:
+        own += [line for line in _doubts(found) if line]
+    if (empty := _empty(trace, window)) and not lacking:
+        own.append(empty)
     if found is not None and trace.why_no_kernels:
         own.append(trace.why_no_kernels)
     if not window.steps and window.us > 0:
@@ -16,13 +25,31 @@ def warnings(trace, window, found):
     return own + list(trace.notes)
 
 
+def _empty(trace, window):
+    """Steps that launch nothing make the mean of the others smaller."""
+    if window.steps < 2 or window.steps < len(window.rows):  # steps of several threads
+        return ""
+    calls = trace.launches[window.mine(trace.launches)]
+    full = np.union1d(calls["step"], trace.gpu.loc[window.own, "step"])
+    left = len(np.setdiff1d(window.rows, full))
+    if not 0 < left < window.steps or (trace.gpu.loc[window.own, "step"] < 0).any():
+        return ""
+    verb = "is" if left == 1 else "are"
+    return (
+        f"{left} of {window.steps} steps launched nothing and {verb} in every mean per step: "
+        "profile only steps that work."
+    )
+
+
 def _doubts(found):
     idle, window = found.idle, found.window
+    yield _lone_stamp(found)
     yield _late_stamp(found)
-    if found.cause in ("launch_rate", "synchronisation"):
+    slowed = found.cause in ("launch_rate", "synchronisation") or blames_launches(found)
+    if slowed and not found.doubt:
         yield (
-            "The profiler slows the host, most of all with many small ops: the idle share is "
-            "an upper limit. Time the step without a profiler."
+            "The profiler slows the host, most of all with many small ops or compiled code: "
+            "the idle share is an upper limit. Time the step without a profiler."
         )
     if replayed := found.work.kernels["by_graph"].sum():
         yield (
@@ -66,6 +93,22 @@ def _late_stamp(found):
     )
 
 
+def _lone_stamp(found):
+    """One event that ends long after all others, though it was launched with them."""
+    gpu = found.trace.gpu[found.window.own]
+    if len(gpu) < 2:
+        return ""
+    rest = gpu["end_us"].nlargest(2)
+    last, us = gpu.loc[rest.index[0]], found.window.us
+    alone_us = last["start_us"] - rest.iloc[1]
+    if alone_us < 0.5 * us or not last["delay_us"] >= 0.5 * us:
+        return ""
+    return (
+        f"The window is unreliable: {percent(alone_us / us)} of it is the time before one GPU "
+        f"event that starts {time(last['delay_us'])} after its launch. Its stamp may be wrong."
+    )
+
+
 def _early(found):
     window, gpu = found.window, found.trace.gpu
     rows = ~window.own & (gpu["device"] == found.device) & (gpu["end_us"] > window.low_us)
@@ -104,6 +147,12 @@ def _devices(found):
         yield (
             f"Fractions and idle time are those of GPU {found.device}, the busiest of "
             f"{len(found.devices)}; counts are of all."
+        )
+    if len(found.window.rows) < len(found.trace.steps):
+        number = found.trace.steps["pid"].nunique()
+        yield (
+            f"Of {number} processes with steps only the one with most GPU work is judged: "
+            "read one process's trace at a time."
         )
     if shadows := int(found.trace.annotations["on_gpu"].sum()):
         yield f"{many(shadows, 'GPU-side annotation')} left out: no work."

@@ -1,34 +1,15 @@
-"""What `diagnose` measures on a trace before it judges: window, counts, busy and idle time."""
+"""What `diagnose` measures on a trace before it judges: busy and idle time of its window."""
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from helpers.diagnose_rules import IDLE_SHARE
+from helpers.diagnose_rules import IDLE_SHARE, LEAST_US, LOST_SHARE
+from helpers.diagnose_text import many, number, percent, time
+from helpers.diagnose_window import Window, lost_launches
 from helpers.gpu_time import clip, length, union
 from helpers.gpu_work import Work, busy_time
 from helpers.idle import Idle, classify
 
 CAUSES = ("launch_rate", "synchronisation", "host_stall")
-
-
-@dataclass
-class Window:
-    """From low_us to high_us, with that many steps in it; own: its rows of trace.gpu."""
-
-    low_us: float
-    high_us: float
-    steps: int
-    own: np.ndarray
-
-    @property
-    def us(self):
-        """Its length."""
-        return self.high_us - self.low_us
-
-    def per_step(self, total):
-        """A mean over the steps; without steps the total."""
-        return total / max(self.steps, 1)
 
 
 @dataclass
@@ -44,44 +25,12 @@ class Findings:
     idle: Idle
     regime: str
     cause: str | None
+    doubt: str = ""  # why nothing can be judged
 
     @property
     def busy(self):
         """The times of the busiest device."""
         return self.devices[str(self.device)]
-
-
-def find_window(trace):
-    """Return the Window of a trace, as the RULES say; its length is 0 if nothing is there."""
-    gpu, steps = trace.gpu, trace.steps
-    start, end = gpu["start_us"].to_numpy(), gpu["end_us"].to_numpy()
-    if len(steps):
-        low, last = steps["start_us"].min(), steps["end_us"].max()
-        # What no call can claim counts where it ran.
-        stray = (gpu["correlation"] == 0) | (not trace.linked)
-        stray &= (gpu["call"] < 0) & (start >= low) & (start <= last)
-        own = ((gpu["step"] >= 0) | stray).to_numpy()
-        number = steps["number"].nunique()  # several processes may share a file
-        return Window(low, max(last, end[own].max(initial=last)), number, own)
-    host = [trace.ops["start_us"], trace.launches["start_us"]]
-    low = np.concatenate(host) if sum(map(len, host)) else start
-    high = np.concatenate([trace.ops["start_us"] + trace.ops["dur_us"], end])
-    own = np.ones(len(gpu), bool)
-    return Window(low.min(initial=np.inf), high.max(initial=-np.inf), 0, own)
-
-
-def counts(trace, window):
-    """Return {key of as_dict(): mean over the steps} of kernels, launches, copies, waits."""
-    rows = trace.calls["step"] >= 0 if window.steps else slice(None)
-    calls = trace.calls.loc[rows, "kind"].value_counts()
-    gpu = trace.gpu.loc[window.own, "kind"].value_counts()
-    found = {
-        "kernels_per_step": gpu.get("kernel", 0),
-        "launches_per_step": calls.get("launch", 0) + calls.get("graph", 0),
-        "copies_per_step": gpu.get("memcpy", 0),
-        "syncs_per_step": calls.get("sync", 0),
-    }
-    return {name: window.per_step(int(count)) for name, count in found.items()}
 
 
 def measure(trace, window):
@@ -99,8 +48,9 @@ def measure(trace, window):
     card = _card(trace, device)
     work = busy_time(trace, device, card, low, high)
     idle = classify(trace, gpu[gpu["device"] == device], spans[device], low, high)
-    regime, cause = _judge(work, idle, window.us)
-    return Findings(trace, window, devices, int(device), card, work, idle, regime, cause)
+    doubt = lacks(trace, window) or _doubt(idle, window.us)
+    judged = ("unknown", None) if doubt else _judge(work, idle, window.us)
+    return Findings(trace, window, devices, int(device), card, work, idle, *judged, doubt)
 
 
 def _times(rows, busy, low, high):
@@ -125,6 +75,25 @@ def _card(trace, device):
     names = trace.device_names
     alike = set(names.values())
     return names.get(device) or (alike.pop() if len(alike) == 1 else None)
+
+
+def lacks(trace, window):
+    """What of the GPU's work the file has lost, if too much to judge the rest; else ""."""
+    lost, launches = lost_launches(trace, window)
+    if lost > LOST_SHARE * launches:
+        each = f"{number(lost)} of {many(launches, 'launch', 'launches')}"
+        return f"{each} left no usable kernel in the trace; record again"
+    return "the file is damaged, and what is missing may be GPU work" if trace.cut else ""
+
+
+def _doubt(idle, window_us):
+    """Why the window can be judged by no rule; "" if it can."""
+    if window_us < LEAST_US:
+        return f"a window of {time(window_us)} is too short to judge"
+    if (share := idle.us["profiler"] / window_us) > IDLE_SHARE:
+        own = f"{percent(share)} of the window is the profiler's own"
+        return f"{own}; record again after a warm-up"
+    return ""
 
 
 def _judge(work, idle, window_us):

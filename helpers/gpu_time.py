@@ -64,6 +64,23 @@ def overlap(spans, other):
     return covered(spans[:, 1]) - covered(spans[:, 0])
 
 
+def shares(start_us, end_us):
+    """Microseconds of each interval if those that overlap share the time equally.
+
+    Together they are the length of the union. Intervals of no or negative length get 0.
+    """
+    start, end = np.asarray(start_us, float), np.asarray(end_us, float)
+    end = np.maximum(start, end)
+    edges = np.unique(np.concatenate([start, end]))
+    if len(edges) < 2:
+        return np.zeros(len(start))
+    first, last = np.searchsorted(edges, start), np.searchsorted(edges, end)
+    change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
+    running = np.maximum(np.cumsum(change)[:-1], 1)
+    each = np.concatenate([[0.0], np.cumsum(np.diff(edges) / running)])
+    return each[last] - each[first]
+
+
 def cut(spans, other):
     """The spans cut in two: (what lies in `other`, what does not)."""
     edges = np.unique(np.concatenate([spans.ravel(), other.ravel()]))

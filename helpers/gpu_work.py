@@ -8,7 +8,7 @@ import pandas as pd
 
 from helpers import device as cards
 from helpers.diagnose_rules import COMPUTE_SHARE, MEMORY_SHARE, SHORT_KERNEL_US
-from helpers.gpu_time import clip, cut, length, union
+from helpers.gpu_time import clip, cut, length, shares, union
 from helpers.kernel_names import decode
 from helpers.op_costs import op_cost
 
@@ -17,7 +17,7 @@ COMPUTE = ("matmul", "attention", "convolution")
 MEMORY = ("elementwise", "reduction", "normalisation", "softmax", "copy", "indexing", "sort",
           "random", "optimizer", "memset", "memcpy")  # fmt: skip
 BETWEEN = ("HtoD", "DtoH", "PtoP")  # copies that leave the GPU's own memory
-_COSTS = ("name", "shapes", "types")  # of an op: what its cost follows from
+_COSTS = ("name", "shapes", "types", "inputs")  # of an op: what its cost follows from
 _DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 
 
@@ -26,16 +26,15 @@ class Work:
     """The busy time of one device in a window.
 
     us: the time in each of REGIMES, together all busy time; of transfer what no kernel hides.
-    kernels: a row for each kernel: name, us (of it in the window), op, kind, dtype, regime,
-    of_flops and of_bytes (shares of the card's peaks, by the op's shapes; NaN if unknown).
+    kernels: a row for each kernel: name, us (of it in the window), own_us (the same, but
+    kernels that overlap share their time equally), op, kind, dtype, regime, of_flops and
+    of_bytes (shares of the card's peaks in own_us, by the op's shapes; NaN if unknown).
     copied: a row for each copy that leaves the GPU's memory: us, bytes, direction, pageable.
-    alone: union over sum of the kernels' times, 1 if they never overlap.
     """
 
     us: dict
     kernels: pd.DataFrame
     copied: pd.DataFrame
-    alone: float
 
     @property
     def collective_us(self):
@@ -53,10 +52,11 @@ def busy_time(trace, device, card, low, high):
     kernels = _window(trace.kernels, device, low, high)
     copies = _window(trace.copies, device, low, high)
     kernels["kind"], kernels["dtype"] = _decoded(trace, kernels)
+    collective = (kernels["kind"] == "communication").to_numpy()
+    kernels["own_us"] = _own(kernels, collective, low, high)
     kernels["of_flops"], kernels["of_bytes"] = _of_peaks(trace, kernels, card)
     kernels["regime"] = _regimes(kernels)
     leaves = copies["direction"].isin(BETWEEN).to_numpy()
-    collective = (kernels["kind"] == "communication").to_numpy()
 
     def spans(*tables):
         start = np.concatenate([table["start_us"] for table in tables])
@@ -66,13 +66,11 @@ def busy_time(trace, device, card, low, high):
     computing = spans(kernels[~collective])
     exposed = cut(spans(copies[leaves], kernels[collective]), computing)[1]
     rest = length(spans(kernels, copies)) - length(computing) - length(exposed)
-    by_regime = kernels[~collective].groupby("regime")["us"].sum()
-    alone = length(computing) / (by_regime.sum() or 1)
-    by_regime *= alone
+    by_regime = kernels[~collective].groupby("regime")["own_us"].sum()
     us = {name: float(by_regime.get(name, 0.0)) for name in REGIMES}
     us["transfer"] = length(exposed)
     us["memory"] += max(rest, 0.0)  # copies and fills within the GPU's memory
-    return Work(us, kernels, copies[leaves], alone)
+    return Work(us, kernels, copies[leaves])
 
 
 def peaks(card):
@@ -86,6 +84,15 @@ def _window(table, device, low, high):
     us = np.minimum(end, high) - np.maximum(table["start_us"], low)
     rows = (table["device"] == device) & (us > 0)
     return table[rows].assign(us=us[rows])
+
+
+def _own(kernels, collective, low, high):
+    """The time of each kernel, shared with those that overlap it, collectives aside."""
+    start = kernels["start_us"].clip(lower=low).to_numpy()
+    end = (kernels["start_us"] + kernels["dur_us"]).clip(upper=high).to_numpy()
+    own_us = kernels["us"].to_numpy().copy()
+    own_us[~collective] = shares(start[~collective], end[~collective])
+    return own_us
 
 
 def _decoded(trace, kernels):
@@ -114,22 +121,25 @@ def _dtype(types):
 
 def _of_peaks(trace, kernels, card):
     """The shares of the peak FLOP/s and of the bandwidth that each kernel's op reaches."""
-    op, us = kernels["op"].to_numpy(), kernels["dur_us"].to_numpy()
+    op, whole = kernels["op"].to_numpy(), kernels["dur_us"].to_numpy()
+    alone = (kernels["own_us"] / kernels["us"]).to_numpy()
     flops, moved = _costs(trace, op)
     parents = np.append(trace.ops["parent"].to_numpy(), -1)
-    # An attention kernel may hang below the op whose inputs tell its cost.
-    while (lost := np.isnan(flops) & (kernels["kind"] == "attention") & (op >= 0)).any():
+    # An attention kernel may hang below the op whose inputs tell its cost; a convolution, too.
+    below = kernels["kind"].isin(("attention", "convolution")).to_numpy()
+    while (lost := np.isnan(flops) & below & (op >= 0)).any():
         op = np.where(lost, parents[op], op)
         flops, moved = _costs(trace, op)
-    time_us = np.bincount(op + 1, us, minlength=len(parents))[op + 1]  # of all its kernels
-    peaks = {
-        name: cards.peak(card, name) or np.nan for name in ("bf16", "fp16", "tf32", "fp32")
-    }
-    peak = kernels["dtype"].map(peaks).astype(float).to_numpy()
+    peak = kernels["dtype"].map(peaks(card)).astype(float).to_numpy()
     bandwidth = cards.bandwidth(card) or np.nan
-    of_flops = flops / (time_us * 1e-6) / peak
-    of_flops[of_flops > 1] = np.nan  # the wrong peak: TF32 that the name does not tell
-    return of_flops, moved / (time_us * 1e-6) / bandwidth
+
+    def reached(least_s, us):  # in the time of all the kernels of the op
+        return least_s / (np.bincount(op + 1, us, minlength=len(parents))[op + 1] * 1e-6)
+
+    by_flops, by_bytes = flops / peak, moved / bandwidth
+    by_flops[reached(by_flops, whole) > 1] = np.nan  # the wrong peak: TF32 not in the name
+    # Kernels that overlap: the share of the GPU's time, not of each kernel's.
+    return (np.minimum(reached(least, whole * alone), 1) for least in (by_flops, by_bytes))
 
 
 def _costs(trace, op):
@@ -142,7 +152,8 @@ def _costs(trace, op):
     costs = []
     for row in op[first]:
         texts = [trace.ops[name].iat[row] if row >= 0 else None for name in _COSTS]
-        cost = op_cost(*texts) if all(isinstance(text, str) for text in texts) else None
+        texts = [text if isinstance(text, str) else "" for text in texts]  # "": not recorded
+        cost = op_cost(*texts)
         costs.append((cost.flops, cost.bytes) if cost else (np.nan, np.nan))
     found = np.array(costs, float).reshape(-1, 2)[which]
     return found[:, 0], found[:, 1]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from helpers.diagnose_rules import DRY_US, FEW_LAUNCHES, QUIET_US, STALL_US
-from helpers.gpu_time import clip, cut, gaps, length, overlap, union
-from helpers.waits import Host, find_waits, stalls
+from helpers.diagnose_rules import CLOSING_US, DRY_US, FEW_LAUNCHES, QUIET_US, STALL_US
+from helpers.gpu_time import NOTHING, clip, cut, gaps, length, overlap, union
+from helpers.waits import Host, closing_wait, find_waits, stalls
 
 CLASSES = ("launch_rate", "synchronisation", "host_stall", "profiler")
 
@@ -16,21 +16,32 @@ CLASSES = ("launch_rate", "synchronisation", "host_stall", "profiler")
 class Idle:
     """The idle time of one device in a window, in us.
 
-    us: the time in each of CLASSES, together all idle time. held_us: the length of each gap in
-    which the next kernel had been launched already. waits: a row for each operator or call
-    that waited: op, count, blocked_us, idle_us, the worst first. stalls: {what was open on the
-    host: us} in the longest stalls, the worst first. longest_us: the longest of them.
-    edges_us: idle before the first and after the last GPU event. waited_us: the time that the
-    host spent waiting.
+    us: the time in each of CLASSES, together all idle time. rate: the spans of launch rate,
+    by the host's clock. held_us: the length of each gap in which the next kernel had been
+    launched already; replayed: those inside a graph replay. waits: a row for each operator or
+    call that waited: op, count, blocked_us, idle_us, the worst first. stalls: {what was open
+    on the host: us} in the longest stalls, the worst first. longest_us: the longest of them;
+    short: the spans of stalls of less than QUIET_US. edges: those of idle before the first and
+    after the last GPU event. waited_us: the time that the host spent waiting; blocked_us: the
+    part of it in which the GPU was idle.
     """
 
     us: dict
+    rate: np.ndarray
     held_us: np.ndarray
+    replayed: np.ndarray
     waits: pd.DataFrame
     stalls: dict
     longest_us: float
-    edges_us: float
+    short: np.ndarray
+    edges: np.ndarray
     waited_us: float
+    blocked_us: float
+
+    @property
+    def edges_us(self):
+        """The idle time before the first and after the last GPU event."""
+        return length(self.edges)
 
 
 def classify(trace, gpu, busy, low, high):
@@ -41,18 +52,19 @@ def classify(trace, gpu, busy, low, high):
     host = Host(trace, gpu)
     low, high, busy = low + host.skew_us, high + host.skew_us, busy + host.skew_us
     free = gaps(busy, low, high)
-    launched, ready = _next_launch(trace, gpu, host, free)
+    launched, ready, replayed = _next_launch(trace, gpu, host, free)
     late = launched > free[:, 0]
     held_us = free[:, 1] - np.maximum(free[:, 0], launched)
-    held_us = held_us[~late | (held_us >= STALL_US)]
+    held = ~late | (held_us >= STALL_US)
     free, queued, ready = free[late], free[~late], ready[late]
 
     profiler, rest = cut(free, _profilers(trace))
     waits = find_waits(trace, host, low, high)
+    waits, closing = _without_closing(waits, closing_wait(trace), high)
     unlaunched = np.column_stack([free[:, 0], np.clip(ready, free[:, 0], free[:, 1])])
     stall, rest = cut(rest, cut(unlaunched, stalls(host, waits, low, high))[0])
-    closing, rest = cut(rest, _closing(trace, waits, high))
-    waits = waits[_matter(waits, busy)].reset_index(drop=True)
+    closing, rest = cut(rest, closing)
+    waits = waits[_matter(host, waits, busy)].reset_index(drop=True)
     sync, rate = cut(rest, union(waits["start_us"], waits["until_us"]))
     lead_us = _lost_lead(host, waits, busy, rate)
     _charge(waits, sync, rate, lead_us, busy)
@@ -64,16 +76,22 @@ def classify(trace, gpu, busy, low, high):
         "profiler": length(profiler) + length(closing),
     }
     ends = gaps(busy[[0, -1]].reshape(1, 4)[:, [0, 3]], low, high) if len(busy) else free
+    waiting = clip(union(waits["start_us"], waits["end_us"]), low, high)
+    stall_us = stall[:, 1] - stall[:, 0]
     columns = {"count": ("op", "size"), "blocked_us": ("blocked_us", "sum")}
     by_op = waits.groupby("op").agg(**columns, idle_us=("idle_us", "sum")).reset_index()
     return Idle(
         us=us,
-        held_us=held_us,
+        rate=union(*np.concatenate([queued, rate]).T),
+        held_us=held_us[held],
+        replayed=replayed[held],
         waits=by_op.sort_values(["idle_us", "blocked_us"], ascending=False, ignore_index=True),
         stalls=_named(trace, stall),
-        longest_us=float((stall[:, 1] - stall[:, 0]).max(initial=0)),
-        edges_us=length(ends),
-        waited_us=length(clip(union(waits["start_us"], waits["end_us"]), low, high)),
+        longest_us=float(stall_us.max(initial=0)),
+        short=stall[stall_us < QUIET_US],
+        edges=ends,
+        waited_us=length(waiting),
+        blocked_us=length(cut(waiting, busy)[1]),
     )
 
 
@@ -83,7 +101,7 @@ def _profilers(trace):
     spans = [np.column_stack([own["start_us"], own["start_us"] + own["dur_us"]])]
     if len(steps):
         inner = union(steps["start_us"], steps["end_us"])
-        between = gaps(inner, inner[0, 0], inner[-1, 1])
+        between = gaps(inner, inner.min(initial=np.inf), inner.max(initial=-np.inf))
         spans.append(between[between[:, 1] - between[:, 0] < QUIET_US])  # else not it alone
     return union(*np.concatenate(spans).T)
 
@@ -92,31 +110,36 @@ def _next_launch(trace, gpu, host, free):
     """When the event that ends each gap was launched, and until when its launch held it up.
 
     Infinite after the last event. The two differ for a launch call that itself takes as long
-    as a stall, because its kernel or a library is used for the first time.
+    as a stall, because its kernel or a library is used for the first time. Last: whether the
+    gap lies inside the replay of a graph.
     """
     start = gpu["start_us"].to_numpy() + host.skew_us
     launch = np.where(gpu["call"] >= 0, gpu["launch_us"], start)  # unlinked: not queued
     call_us = np.append(trace.calls["dur_us"], 0.0)[gpu["call"]]
     ready = launch + np.where((call_us >= QUIET_US) & ~gpu["by_graph"], call_us, 0.0)
     which = np.searchsorted(start, free[:, 1])
-    return np.append(launch, np.inf)[which], np.append(ready, np.inf)[which]
+    call, by_graph = gpu["call"].to_numpy(), gpu["by_graph"].to_numpy()
+    same = np.append(False, (call[1:] == call[:-1]) & by_graph[1:] & by_graph[:-1])
+    each = np.append(launch, np.inf), np.append(ready, np.inf), np.append(same, False)
+    return tuple(values[which] for values in each)
 
 
-def _closing(trace, waits, high):
-    """The time after the wait with which a profile ends, as one span or none."""
-    own = waits[trace.calls["op"].to_numpy()[waits["row"]] < 0]
-    launches = trace.launches["start_us"]
-    # Several waits that no operator asked for are the program's own.
-    if len(own) != 1 or launches.max() > own["start_us"].iloc[0]:
-        return np.empty((0, 2))
-    return np.array([[own["start_us"].iloc[0], high]])
+def _without_closing(waits, row, high):
+    """The waits without that of a row of calls; and its time and what follows: one span."""
+    own = waits[waits["row"] == row]
+    if not len(own):
+        return waits, NOTHING
+    start, end = own["start_us"].iloc[0], own["end_us"].iloc[0] + CLOSING_US
+    return waits[waits["start_us"] < start], np.array([[start, max(start, min(end, high))]])
 
 
-def _matter(waits, busy):
-    """True for each wait that began while the GPU worked, or just after."""
+def _matter(host, waits, busy):
+    """True for each wait begun while the GPU had work, queued or running, or just after."""
     ends = np.concatenate([[-np.inf], busy[:, 1]])
     last = ends[np.searchsorted(busy[:, 0], waits["start_us"], side="right")]
-    return (waits["start_us"] - last).to_numpy() <= DRY_US
+    queued = np.append(-np.inf, np.maximum.accumulate(host.end_us))
+    queued = queued[np.searchsorted(host.launch_us, waits["start_us"])]
+    return waits["start_us"].to_numpy() - np.maximum(last, queued) <= DRY_US
 
 
 def _wait_before(waits, spans):

@@ -61,13 +61,13 @@ def read_function(text: str, head: str) -> dict | None:
 # ATen's layer norm kernels since torch 2.8: the third argument says whether it is an RMS norm.
 _RMS = re.compile(r"<[^<>,]+, [^<>,]+, true[,>]")
 _LOG = re.compile(r"LogSoftMax|softmax_warp_\w+<(?:[^<>,]+, ){4}true[,>]")
-_INDICES = re.compile(r"<(?:(?:int|long|\d+), )*")
+_INDICES = re.compile(r"<(?:(?:int|long|true|false|\d+), )*")
 
 
 def _dtype(text, at, library, operation):
     if library in ("CUB", "FBGEMM") or operation in ("gather", "write KV cache"):
         return ""  # their first type is that of an index as often as that of the data
-    if library == "cuBLAS":
+    if library == "cuBLAS" or operation.startswith("convolution"):
         indices = _INDICES.match(text, at)
         return first_type("<" + text[indices.end() : indices.end() + 40]) if indices else ""
     return first_type(text, at)

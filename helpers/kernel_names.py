@@ -42,7 +42,7 @@ class KernelName:
     def label(self) -> str:
         """The name in a few words: library, operation, format and tile."""
         if not self.recognised:
-            return last_part(self.name)
+            return last_part(self.name) or "(no name)"
         operation = self.operation
         if self.fused:
             fused = "+".join(self.fused)

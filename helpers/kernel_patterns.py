@@ -147,6 +147,11 @@ PATTERNS = (
         r"(?P<reduction>[a-z]+)_(?P<dtype>\w+)$",
     ),
     _row(
+        *("NCCL", "collective", "communication", "ncclSymDevKernel_AllReduce_AGxLL_R_sum_f32"),
+        r"nccl\w*?Kernel(?:_(?P<collective>[A-Z][a-z]+[A-Z]?[a-z]*)_\w*?"
+        r"(?:_(?P<reduction>[a-z]+)_(?P<dtype>[a-z]+\d+\w*))?)?$",
+    ),
+    _row(
         *("", "copy", "memcpy", "Memcpy HtoD (Pageable -> Device)"),
         r"Memcpy (?P<direction>\w+)(?: \((?P<path>[^)]*)\))?",
     ),

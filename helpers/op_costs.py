@@ -6,6 +6,7 @@ from functools import lru_cache
 from helpers import op_products
 from helpers.op_arguments import BOOL, FLOAT, Tensor, broadcast, promote, read_arguments
 from helpers.op_products import Cost, moving
+from helpers.work_counts import norm_flops, pointwise_flops, reduction_flops, softmax_flops
 
 
 def op_cost(name: str, shapes, types, inputs="") -> Cost | None:
@@ -14,7 +15,7 @@ def op_cost(name: str, shapes, types, inputs="") -> Cost | None:
     shapes, types and inputs are "Input Dims", "Input type" and "Concrete Inputs" of a profile
     (JSON text or lists); a convolution needs the last. Products count 2mnk, as in
     torch.utils.flop_counter; every other operator counts one FLOP an element, a softmax or a
-    normalisation the few of _PER_ELEMENT. Bytes: each input read once, each output written
+    normalisation a few (helpers.work_counts). Bytes: each input read once, each output written
     once, and nothing in between; an expanded view counts with all its elements.
     """
     texts = [
@@ -85,7 +86,7 @@ def _pointwise(op, arguments):
         if dtype is None:
             return None
         out = Tensor(shape, dtype)
-    return moving(out.elements, *inputs, out)
+    return moving(pointwise_flops(out.elements), *inputs, out)
 
 
 def _result_type(op, inputs):
@@ -98,9 +99,12 @@ def _result_type(op, inputs):
     return FLOAT if op in _TO_FLOAT and dtype[1] < FLOAT[1] else dtype
 
 
-# FLOPs an element, counted by hand. Softmax: maximum, subtract, exp, sum, divide. Layer norm:
-# two for the mean and five for the variance and for normalising, two for weight and bias.
-_PER_ELEMENT = {"_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8, "cumsum": 1}
+_ROWWISE = {
+    "_softmax": softmax_flops,
+    "_log_softmax": softmax_flops,
+    "native_layer_norm": norm_flops,
+    "cumsum": reduction_flops,
+}
 
 
 def _rowwise(op, arguments):
@@ -110,7 +114,7 @@ def _rowwise(op, arguments):
         return None
     half_to_float = op.endswith("softmax") and arguments.values[2:3] == ("True",)
     out = Tensor(x.shape, FLOAT if half_to_float else x.dtype)
-    return moving(_PER_ELEMENT[op] * x.elements, *arguments.tensors, out)
+    return moving(_ROWWISE[op](x.elements), *arguments.tensors, out)
 
 
 _REDUCTIONS = frozenset(
@@ -125,7 +129,7 @@ def _reduction(op, arguments):
     out = [tensor for tensor in others if tensor]
     if x is None or len(out) > 1 or (out and op in ("max", "min")):
         return None  # max and min of two tensors are no reductions
-    return moving(x.elements, x, *out)
+    return moving(reduction_flops(x.elements), x, *out)
 
 
 def _copy(op, arguments):
@@ -163,7 +167,7 @@ _RULES = (
     ({"convolution_backward"}, op_products.convolution_backward),
     (op_products.ATTENTIONS, op_products.attention),
     (_POINTWISE, _pointwise),
-    (_PER_ELEMENT, _rowwise),
+    (_ROWWISE, _rowwise),
     (_REDUCTIONS, _reduction),
     ({"copy_", "clone"}, _copy),
     ({"fill_", "zero_"}, _fill),

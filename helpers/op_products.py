@@ -4,7 +4,7 @@ from math import prod
 from typing import NamedTuple
 
 from helpers.op_arguments import Arguments, Tensor, broadcast
-from helpers.roofline import matmul_flops
+from helpers.work_counts import attention_flops, linear_flops, matmul_flops
 
 
 class Cost(NamedTuple):
@@ -54,7 +54,7 @@ def linear(op: str, arguments: Arguments) -> Cost | None:
         return None
     n, k = weight.shape
     out = Tensor((*x.shape[:-1], n), x.dtype)
-    return moving(matmul_flops(prod(x.shape[:-1]), n, k), x, weight, bias, out)
+    return moving(linear_flops(prod(x.shape[:-1]), k, n), x, weight, bias, out)
 
 
 # Where stride, padding, dilation and "transposed" (None: never) stand among the arguments.
@@ -94,7 +94,12 @@ def convolution(op: str, arguments: Arguments) -> Cost | None:
         return None
     out = Tensor((x.shape[0], weight.shape[0], *spatial), x.dtype)
     bias = None if op == "cudnn_convolution" else bias
-    return moving(2 * out.elements * prod(weight.shape[1:]), x, weight, bias, out)
+    return moving(_filtered(out, weight), x, weight, bias, out)
+
+
+def _filtered(out, weight):
+    """FLOPs of a convolution: each output is a product with the weights of its channel."""
+    return matmul_flops(out.elements, 1, prod(weight.shape[1:]))
 
 
 def convolution_backward(op: str, arguments: Arguments) -> Cost | None:
@@ -103,9 +108,8 @@ def convolution_backward(op: str, arguments: Arguments) -> Cost | None:
     wanted = arguments.numbers(10)
     if not grad or not x or not weight or not wanted or arguments.values[7] != "False":
         return None
-    forward = 2 * grad.elements * prod(weight.shape[1:])
     outputs = [tensor for tensor, want in zip((x, weight), wanted, strict=False) if want]
-    return moving(forward * len(outputs), grad, x, weight, *outputs)
+    return moving(_filtered(grad, weight) * len(outputs), grad, x, weight, *outputs)
 
 
 # operator -> is it a backward pass, do the tokens stand before the heads (else: batch, heads,
@@ -129,10 +133,9 @@ ATTENTIONS[f"{_SDPA}flash_attention_for_cpu_backward"] = (1, False, None)
 
 
 def attention(op: str, arguments: Arguments) -> Cost | None:
-    """Two products forward, five backward (the scores again), every pair of tokens counted.
+    """attention_flops with every pair of tokens counted, as a profile does not tell the mask.
 
-    Source: torch.utils.flop_counter.sdpa_flop_count; a causal mask halves the work and is
-    not subtracted there either. None for packed sequences, whose lengths are not recorded.
+    None for packed sequences, whose lengths are not recorded.
     """
     backward, tokens_first, packed_at = ATTENTIONS[op]
     tensors = (*arguments.tensors, *[None] * 10)
@@ -145,10 +148,11 @@ def attention(op: str, arguments: Arguments) -> Cost | None:
     columns, size, value_size = key.shape[tokens_at], query.shape[3], value.shape[3]
     if key.shape[3] != size or value.shape[tokens_at] != columns:
         return None
-    pairs = query.shape[0] * query.shape[heads_at] * query.shape[tokens_at] * columns
+    sizes = query.shape[0], query.shape[heads_at], query.shape[tokens_at], columns, size
+    flops = attention_flops(*sizes, backward=bool(backward), value_dim=value_size)
     out = Tensor((*query.shape[:3], value_size), query.dtype)
     if backward:  # reads the output and its gradient, writes three gradients
         moved = (query, key, value) * 2 + (out, out)
-        return moving(2 * pairs * (3 * size + 2 * value_size), *moved)
+        return moving(flops, *moved)
     mask = None if tokens_first or packed_at else tensors[3]
-    return moving(2 * pairs * (size + value_size), query, key, value, mask, out)
+    return moving(flops, query, key, value, mask, out)

@@ -30,12 +30,19 @@ def functions(measure):
 def check(measure):
     """Raise TypeError unless `measure` can be called as it is and has source to hash."""
     parts = functions(measure)
+    if parts and any(map(inspect.iscoroutinefunction, parts)):
+        raise TypeError(f"measure must be a plain `def`; {title(measure)} has an `async def`")
     if parts is None or any(part.__name__ == "<lambda>" for part in parts):
         raise TypeError(
             "measure must be a plain `def` (or a partial of such functions), not "
             f"{getattr(measure, '__name__', measure)}"
         )
-    if inspect.signature(measure).parameters:
+    try:
+        takes = inspect.signature(measure).parameters
+    except ValueError:  # of inspect, in words that name no function
+        name = parts[0].__name__
+        raise TypeError(f"{title(measure)} binds more than {name} takes") from None
+    if takes:
         raise TypeError(f"measure must take no arguments; {title(measure)} takes some")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from matplotlib import style
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from helpers.display import in_notebook
 
@@ -33,7 +34,15 @@ def picture(rows=1, columns=1, **size):
     with style.context(STYLE):
         figure = Figure(**size)
         yield figure.subplots(rows, columns)
+        _literal(figure)
         show_figure(figure)
+
+
+def _literal(figure):
+    """Let the $ of names be signs, not the borders of formulas; log axes do write formulas."""
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and "\\mathdefault" not in text.get_text():
+            text.set_parse_math(False)
 
 
 def show_figure(figure):

@@ -4,6 +4,7 @@ The look lives in `course.mplstyle` and `picture`; each notebook's pictures have
 """
 
 from helpers.plots_icicle import dispatch_icicle
+from helpers.plots_memory import copies, intensity_sweep, work_and_time
 from helpers.plots_overhead import (
     crossover_by_gpu,
     precision_bars,
@@ -19,6 +20,7 @@ from helpers.plots_profiler import (
     self_and_total,
     window_check,
 )
+from helpers.plots_roofline import roofline
 from helpers.plots_small import small_timelines
 from helpers.plots_start import (
     block_floor,
@@ -53,4 +55,8 @@ __all__ = [
     "launch_delays",
     "idle_breakdown",
     "trace_diff",
+    "roofline",
+    "intensity_sweep",
+    "work_and_time",
+    "copies",
 ]

@@ -115,7 +115,7 @@ def _table(spans, step):
 def _prepare(axes, name, trace, lanes, row, start, end):
     """Set up a panel: titles, axis, the lanes' places, idle time."""
     first, last = window(trace, None, None)
-    each = f"{microseconds((last - first) / len(trace.steps))} a step"
+    each = f"{microseconds((last - first) / trace.step_count)} a step"
     axes.set_title(name, pad=4)
     axes.set_title(each, loc="right", fontsize=8, fontweight="normal", pad=4)
     stack(lanes)
@@ -173,7 +173,8 @@ def _frame(rows, seen, dense):
     rows[-1].set_xlabel(f"microseconds since the step began{HINT * dense}", fontsize=9)
     look = {"fontsize": 8, "handlelength": 1.3, "columnspacing": 1.6, "ncols": 4}
     where = {"loc": "lower left", "bbox_to_anchor": (LEFT / WIDTH, 0), "borderaxespad": 0}
-    rows[0].figure.legend(*zip(*marks, strict=True), **where, borderpad=0, **look)
+    if marks:
+        rows[0].figure.legend(*zip(*marks, strict=True), **where, borderpad=0, **look)
 
 
 def _marks(seen):

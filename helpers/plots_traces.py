@@ -25,6 +25,8 @@ def launch_delays(traces):
     Of a graph replay only the first kernel counts. Kernels that start before their call (the
     clocks differ) have no place on a logarithmic axis: their number is written.
     """
+    if not traces:
+        raise ValueError("nothing to draw: launch_delays({name: trace, ...})")
     delays = {name: _delays(trace) for name, trace in traces.items()}
     shown = np.concatenate([d[d > 0] for d in delays.values()])
     if not len(shown):

@@ -13,12 +13,13 @@ class Columns:
 
     def __init__(self):
         self.unsound = 0  # list entries that are no events
-        self._pieces = {column: [] for column in DTYPES}
+        # Byte arrays grow in place: pieces and the whole never lie in memory together.
+        self._bytes = {column: bytearray() for column in DTYPES}
         self._kinds = Kinds()
         self._names, self._pids, self._tids = Codes(), Codes(False), Codes(False)
-        self._json = {"shapes": Codes(), "types": Codes(), "grid": Codes()}
+        self._json = {name: Codes() for name in ("shapes", "types", "inputs", "grid")}
         self._json["block"] = self._json["grid"]  # one list of texts for both
-        self._phases, self._instants = Counter(), Counter()
+        self._phases, self._instants, self._unread = Counter(), Counter(), Counter()
         self._process_names, self._thread_names = {}, {}
         self._open = {}  # (pid, tid): events that have begun ("B") and not ended
         self._base = None
@@ -45,7 +46,9 @@ class Columns:
         # Nothing has been kept up to here: an error leaves no half of a piece behind.
         self._base = base
         for column, values in columns.items():
-            self._pieces[column].append(values)
+            self._bytes[column] += values.astype(DTYPES[column], copy=False).tobytes()
+        unread = np.flatnonzero(columns["kind"] == CODE["other"]) if rows else []
+        self._unread.update([text(rows[row].get("cat")) for row in unread])
         if phases.keys() - set("Xstf"):
             self._others(events)
         self._phases += phases
@@ -68,8 +71,17 @@ class Columns:
             args = [rows[row].get("args") or {} for row in where.tolist()]
             for column, keys in fields.items() if args else ():
                 columns[column][where] = self._read(column, args, keys)
+        self._inputs(columns, rows)
         self._place(columns)
         return columns
+
+    def _inputs(self, columns, rows):
+        """Keep the plain arguments of convolutions: only their cost follows from them."""
+        ops = np.flatnonzero(columns["kind"] == CODE["op"]).tolist()
+        where = [row for row in ops if "conv" in str(rows[row].get("name"))]
+        args = [rows[row].get("args") or {} for row in where]
+        values = [arg.get("Concrete Inputs") for arg in args]
+        columns["inputs"][where] = self._json["inputs"].json_column(values)
 
     def _read(self, column, args, keys):
         none = NONE.get(column, -1)
@@ -125,22 +137,22 @@ class Columns:
 
     def finish(self) -> dict:
         """Return the fields of `Events`; the object is spent."""
-        fields = {"origin_us": self._base or 0}
-        for column, dtype in DTYPES.items():  # one by one: pieces and whole never double up
-            pieces = self._pieces.pop(column)
-            fields[column] = np.concatenate([np.empty(0, dtype), *pieces], dtype=dtype)
+        fields = {c: np.frombuffer(self._bytes.pop(c), dtype) for c, dtype in DTYPES.items()}
         return {
             **fields,
+            "origin_us": self._base or 0,
             "names": list(self._names.seen),
             "pids": list(self._pids.seen),
             "tids": list(self._tids.seen),
             "shape_texts": list(self._json["shapes"].seen),
             "type_texts": list(self._json["types"].seen),
+            "input_texts": list(self._json["inputs"].seen),
             "launch_texts": list(self._json["grid"].seen),
             "process_names": self._process_names,
             "thread_names": self._thread_names,
             "flows": sum(self._phases[phase] for phase in "stf"),
             "counters": self._phases["C"],
+            "unread": dict(self._unread),
             "instants": dict(self._instants),
             "frames": int((fields["kind"] == CODE["python"]).sum()),
         }

@@ -34,7 +34,7 @@ def _groups(trace, per_step):
     paths, innermost = _paths(trace, per_step)
     columns = {"path": paths, "name": kernels["name"], "us": kernels["dur_us"]}
     grouped = pd.DataFrame(columns).groupby(["path", "name"], observed=True, sort=False)["us"]
-    each = grouped.agg(["size", "sum"]) / (len(trace.steps) if per_step else 1)
+    each = grouped.agg(["size", "sum"]) / (trace.step_count if per_step else 1)
     groups = {}
     for (path, name), count, us in each.itertuples(name=None):
         groups.setdefault(path, (innermost.get(path, ""), {}))[1][name] = (count, us)
@@ -52,7 +52,7 @@ def _paths(trace, per_step):
         texts.get(op) or (f"(no op) {call_names[call]}" if call >= 0 else _NO_CALL)
         for op, call in zip(ops.tolist(), calls.tolist(), strict=True)
     ]
-    outside = _outside(trace) & per_step
+    outside = ~trace.in_steps(trace.kernels).to_numpy() & per_step
     return np.where(outside, _OUTSIDE, np.array(paths, object)), innermost
 
 
@@ -63,14 +63,6 @@ def _path(row, names, parents):
         found.append(names[row])
         row = parents[row]
     return " > ".join(reversed(found))
-
-
-def _outside(trace):
-    """True for kernels of no step: by their call, without one by their own start."""
-    kernels, steps = trace.kernels, trace.steps
-    first, last = steps["start_us"].min(), steps["end_us"].max()
-    own = kernels["start_us"].between(first, last) & (kernels["call"] < 0)
-    return ((kernels["step"] < 0) & ~own).to_numpy()
 
 
 def _matched(a, b):

@@ -20,9 +20,17 @@ except ImportError:
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*")')  # of two events, or of two objects inside one
 _NEXT = re.compile(r'\}(?=\s*,?\s*\{\s*")')
+_NEXT_EVENT = re.compile(
+    r'\}(?=\s*,?\s*\{\s*"(?:(?:ph|name|cat)"\s*:\s*"|(?:pid|tid|ts|dur|args)"\s*:))'
+)
+_SWALLOWED = re.compile(r'\}\s*,\s*\{\s*"ph"\s*:\s*"')
 _LAST = re.compile(r"\}(?=\s*\])")
 _BETWEEN = re.compile(r"[\s,]*")
-_END = re.compile(r'\]\s*(?:,\s*"|\}|$)')  # of the list: what follows is no event
+# The end of the list: no event goes on behind it, as it may behind a list inside a broken one.
+_END = re.compile(
+    r"\](?!\s*\}+\s*,\s*(?:\{|$))"
+    r'\s*(?:,\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)|\}|$)'
+)
 _STRAY = re.compile(r'[^{"]+(?=\{\s*")')  # signs before an event that belong to nothing
 _SEPARATORS = ", \t\r\n"
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
@@ -55,8 +63,8 @@ class Decoder:
             buffer = (self._piece(buffer[:cut]) if cut else b"") + buffer[cut:]
         if not self._ended:
             self.faults.append("the file is truncated: the list of its events has no end")
-        if head:
-            self._metadata(head, b"".join([buffer, *chunks]))
+        self.meta, faults = trace_mend.around(head, b"".join([buffer, *chunks]))
+        self.faults += faults
 
     def _head(self, chunks):
         """Return (the JSON before the events, the beginning of the events)."""
@@ -70,7 +78,10 @@ class Decoder:
             if start := _START.search(buffer):
                 return buffer[: start.start()], buffer[start.end() :]
         refuse(buffer.lstrip())
-        raise TraceError('holds no list "traceEvents": it is no trace, or it is truncated')
+        raise TraceError(
+            'holds no list "traceEvents": it is no trace, or it is truncated. Copy it again, '
+            "or record one and write it with prof.export_chrome_trace(path)"
+        )
 
     def _keep_digits(self, keep):
         """Decode fractions to floats, or keep them as texts with all their digits."""
@@ -93,7 +104,7 @@ class Decoder:
             return self._whole(piece, final)
 
     def _whole(self, piece, final):
-        events = self._at_once(piece)
+        events = None if final else self._at_once(piece)  # the last one ends in "]"
         if events is not None:
             self._columns.add(events)
             return b""
@@ -131,12 +142,18 @@ class Decoder:
                 if text[place] in "[]}":
                     raise ValueError("no event begins here")
                 event, end = self._json.raw_decode(text, place)
+                if _SWALLOWED.search(text, place, end):
+                    raise ValueError("other events stand inside this one")
             except (ValueError, RecursionError) as error:
-                if _unfinished(error, text, place):
+                swallows = final and _NEXT_EVENT.search(text, place)  # it is no truncated one
+                if _unfinished(error, text, place) and not swallows:
                     self.dropped += final
                     rest = "" if final else raw[place:]
                     break
                 event, end = self._repair(text, place, final)
+                if end < place:
+                    rest = raw[place:]
+                    break
             else:
                 self.mended += raw is not text and bool(_BAD_BYTE.search(raw, place, end))
             if event is not None:
@@ -146,38 +163,24 @@ class Decoder:
         return rest.encode(errors="surrogateescape")
 
     def _repair(self, text, place, final):
-        """Return (the event at a place, mended, or None; where to go on)."""
+        """Return (the event at a place, mended, or None; where to go on, -1: not here)."""
         if stray := _STRAY.match(text, place):
             self.mended += 1
             return None, stray.end()
-        ends = [found.end() for found in islice(_NEXT.finditer(text, place), 3)]
-        if not final:
-            ends.append(len(text.rstrip(_SEPARATORS)))
-        elif last := _LAST.search(text, ends[-1] if ends else place):
-            ends.append(last.end())
-        for end in ends:
+        border = _NEXT_EVENT.search(text, place) or (final and _LAST.search(text, place))
+        last = border.end() if border else len(text.rstrip(_SEPARATORS))
+        ends = [found.end() for found in islice(_NEXT.finditer(text, place, last), 2)]
+        for end in dict.fromkeys([*ends, last]):
             try:
                 event = self._lax.decode(trace_mend.mend(text[place:end]))
             except (ValueError, RecursionError):
                 continue  # not the end of the event, or beyond repair
             self.mended += 1
             return event, end
+        if not (border or final or len(text) - place > _EVENT_BYTES):
+            return None, -1
         self.dropped += 1
-        return None, ends[0] if ends else len(text)
-
-    def _metadata(self, head, tail):
-        """Read what stands before and after the events: head is '{...,' and tail ',...}'."""
-        parts = {
-            "before": head.strip().rstrip(b",") + b"}",
-            "after": b"{" + tail.lstrip(_SEPARATORS.encode()),
-        }
-        for where, part in parts.items():
-            entries = trace_mend.read_object(part.decode(errors="replace"))
-            if entries is None:
-                self.faults.append(f"the entries {where} the events are unreadable")
-            self.meta |= entries or {}
-        if self.meta.pop("traceEvents", None):
-            self.faults.append('a second list "traceEvents" is left out')
+        return None, last
 
 
 def _unfinished(error, text, place):

@@ -10,6 +10,12 @@ from helpers.trace_decode import Decoder
 from helpers.trace_kinds import KINDS
 from helpers.trace_source import TraceError, chunks
 
+_AGAIN = "Copy it again from where it was recorded, or record it again."
+_LIST = 'A trace is a list of events, each with a "ph", or an object with it as "traceEvents".'
+_EMPTY = (
+    "nothing was recorded. Record at least a step, leave the profiler's block, then export."
+)
+
 
 @dataclass(repr=False)
 class Events:
@@ -26,10 +32,11 @@ class Events:
     device: np.ndarray  # int32, GPU rows only, else -1
     stream: np.ndarray  # int64, GPU rows only, else -1
     bytes: np.ndarray  # float64, NaN for none
-    sequence: np.ndarray  # int64, -1 for none
-    fwd_thread: np.ndarray  # int64, 0 for none
+    sequence: np.ndarray  # int32, -1 for none
+    fwd_thread: np.ndarray  # int32, 0 for none
     shapes: np.ndarray  # int32, into shape_texts, -1 for none
     types: np.ndarray  # int32, into type_texts, -1 for none
+    inputs: np.ndarray  # int32, into input_texts, of convolutions only, else -1
     grid: np.ndarray  # int32, into launch_texts, -1 for none
     block: np.ndarray  # int32, into launch_texts, -1 for none
     names: list
@@ -37,6 +44,7 @@ class Events:
     tids: list
     shape_texts: list  # JSON, such as "[[64,64],[]]"
     type_texts: list  # JSON, such as '["float","Scalar"]'
+    input_texts: list  # JSON, such as '["","","[1,1]"]': arguments that are no tensors
     launch_texts: list  # JSON, such as "[1,1,1]"
     origin_us: float = 0  # a whole number of microseconds
     meta: dict = field(default_factory=dict)
@@ -44,13 +52,20 @@ class Events:
     thread_names: dict = field(default_factory=dict)  # {(pid, tid): name}
     flows: int = 0
     counters: int = 0
+    unread: dict = field(default_factory=dict)  # {category: events of kind "other"}
     instants: dict = field(default_factory=dict)  # {name: count}
     frames: int = 0  # events of kind "python"
     lost: str = ""  # one sentence about what a malformed file has lost
+    cut: bool = False  # whether that is more than single events
     mended: int = 0
 
     def __len__(self):
         return len(self.kind)
+
+    @property
+    def only_unread(self):
+        """Whether no event is of a category that torch.profiler writes."""
+        return "Trace" not in self.unread and 0 < len(self) == sum(self.unread.values())
 
     def __repr__(self):
         return f"<Events: {len(self)} complete events>"
@@ -68,14 +83,19 @@ def load(path_or_file) -> Events:
     try:
         decoder.run(chunks(path_or_file, lost))
     except TraceError as error:
-        raise TraceError(f"{_name(path_or_file)} {error}") from None
+        why = f"holds nothing readable: {'; '.join(lost)}. {_AGAIN}" if lost else error
+        raise TraceError(f"{_name(path_or_file)} {why}") from None
     finally:
         if collecting:
             gc.enable()
-    lost = _lost(lost or decoder.faults, decoder.dropped, columns)
-    if not columns.events and (lost or not decoder.meta):
-        raise TraceError(f"{_name(path_or_file)} holds no events. {lost}".rstrip())
-    return Events(meta=decoder.meta, lost=lost, mended=decoder.mended, **columns.finish())
+    faults = lost or decoder.faults
+    lost = _lost(faults, decoder.dropped, columns)
+    if not columns.events:
+        remedy = _LIST if columns.unsound else _AGAIN
+        why = f". {lost} {remedy}" if lost else f": {_EMPTY}"
+        raise TraceError(f"{_name(path_or_file)} holds no events{why}")
+    told = {"lost": lost, "cut": bool(faults), "mended": decoder.mended}
+    return Events(meta=decoder.meta, **told, **columns.finish())
 
 
 def _name(path_or_file):

@@ -7,24 +7,27 @@ import pandas as pd
 
 from helpers import trace_links as links
 from helpers.trace_file import KINDS
+from helpers.trace_launched import LAUNCHED, launched
 from helpers.trace_tables import CALL_KINDS, GPU, by_name, category
 
 # Clocks of host and GPU are converted into one another: an order of a few microseconds is no
 # evidence, more than that is a skewed clock.
 SKEW_US = 5.0
 _DIRECTION = re.compile(r"(?:^|[^A-Za-z])([DHMP])(?:to|2)([DHMP])(?![A-Za-z])")
+_IN_WORDS = re.compile(r"(Host|Device)To(Host|Device)")  # ROCm before 6
 _WORDS = {"M": "H"}  # Intel writes M for memory of the host
 DIRECTIONS = ("", "HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 
 
 def direction(name):
     """Return one of DIRECTIONS from the name of a copy, "" if it names none."""
-    found = _DIRECTION.search(name)
-    text = "to".join(_WORDS.get(letter, letter) for letter in found.groups()) if found else ""
+    found = _DIRECTION.search(name) or _IN_WORDS.search(name)
+    letters = [word[0] for word in found.groups()] if found else []
+    text = "to".join(_WORDS.get(letter, letter) for letter in letters)
     return text if text in DIRECTIONS else ""
 
 
-def gpu_tables(sound, calls):
+def gpu_tables(sound, calls, ops):
     """Return {name: value}: kernels, copies and what is known of their links.
 
     Adds the column gpu_events to `calls` and refines its kind by what the calls have started.
@@ -35,7 +38,7 @@ def gpu_tables(sound, calls):
     kind = events.kind[rows]
     # what has no sound time was launched all the same
     every = np.append(rows, np.setdiff1d(sound.all_gpu, rows))
-    call = _link(sound, every)
+    call = _link(sound, every, calls["kind"])
     _count(calls, call, events.kind[every])
     call = call[: len(rows)]
     is_graph = np.append((calls["kind"] == "graph").to_numpy(), False)
@@ -50,6 +53,12 @@ def gpu_tables(sound, calls):
         "step": _at(calls["step"], call, -1),
         "by_graph": is_graph[call] | _replayed(call, correlation, device),
     }
+    host = [table["start_us"].min() for table in (ops, calls) if len(table)]
+    place = {"call": call, "start": start, "device": device, "stream": stream}
+    codes = launched(
+        {**place, "correlation": correlation}, calls, min(host, default=-np.inf) - SKEW_US
+    )
+    columns["launched"] = pd.Categorical.from_codes(codes, LAUNCHED)
     is_kernel = kind == KINDS.index("kernel")
     return {
         "kernels": _kernels(sound, rows[is_kernel], _part(columns, is_kernel)),
@@ -83,14 +92,14 @@ def _copies(sound, rows, columns):
     return pd.DataFrame(sound.base(rows) | columns)
 
 
-def _link(sound, rows):
-    """Return the row of calls that started each GPU event, or -1."""
+def _link(sound, rows, kind):
+    """Return the row of calls that started each GPU event, or -1; kind: of the calls."""
     events, call_rows = sound.events, sound.rows("call")
     ours = {"correlation": events.correlation[call_rows], "pid": sound.pid[call_rows]}
+    ours |= {"single": kind.isin(["launch", "copy", "memset"]).to_numpy()}
+    ours |= {"start": sound.start[call_rows], "graph": (kind == "graph").to_numpy()}
     theirs = {"correlation": events.correlation[rows], "device": events.device[rows]}
-    return links.link(
-        {"start": sound.start[call_rows], **ours}, {"start": sound.start[rows], **theirs}
-    )
+    return links.link(ours, {"start": sound.start[rows], **theirs})
 
 
 def _count(calls, call, kind):

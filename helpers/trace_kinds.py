@@ -18,8 +18,9 @@ _KIND_OF = {
 DTYPES = {
     "kind": np.uint8, "name": np.int32, "start_us": float, "dur_us": float, "pid": np.int32,
     "tid": np.int32, "correlation": np.int64, "external": np.int64, "device": np.int32,
-    "stream": np.int64, "bytes": float, "sequence": np.int64, "fwd_thread": np.int64,
-    "shapes": np.int32, "types": np.int32, "grid": np.int32, "block": np.int32,
+    "stream": np.int64, "bytes": float, "sequence": np.int32, "fwd_thread": np.int32,
+    "shapes": np.int32, "types": np.int32, "inputs": np.int32, "grid": np.int32,
+    "block": np.int32,
 }  # fmt: skip
 NONE = {"correlation": 0, "external": 0, "fwd_thread": 0, "bytes": np.nan}  # else -1
 

@@ -5,7 +5,7 @@ The timestamps of host and GPU come from two clocks, so a link never rests on th
 
 import numpy as np
 
-from helpers.trace_processes import choose
+from helpers.trace_processes import choose, in_turn
 
 
 def contain(lane, start, end, asks):
@@ -42,10 +42,12 @@ def contain(lane, start, end, asks):
 def link(calls, gpu):
     """Return the row of the call that started each GPU event, or -1.
 
-    calls: dict of arrays correlation, start, pid; gpu: correlation, start, device. A call and
-    its events carry the same correlation id; 0 means none. One call may own many events (a
-    graph's replay). Several calls of one id come from several processes: the one that works on
-    the event's device counts, or where that is not known the last call before the event.
+    calls: dict of arrays correlation, start, pid and (whether it starts one event, whether it
+    replays a graph) single, graph; gpu: correlation, start, device. A call and its events
+    carry the same correlation id; 0 means none. A graph's replay may own many events. Several
+    calls of one id come from several processes: the one that works on the event's device
+    counts, or where that is not known the last call before the event; as many events as calls
+    that did not find one another are paired in order of time.
     """
     if not len(calls["start"]):
         return np.full(len(gpu["start"]), -1)
@@ -60,7 +62,7 @@ def link(calls, gpu):
         at, device = gpu["start"][events], gpu["device"][events]
         rows = _of_process(ours, pid, calls["start"], theirs[events], at)
         found[events] = choose(rows, found[events], calls["start"], device, at)
-    return found
+    return in_turn(found, calls, gpu, ours, theirs)
 
 
 def _of_process(ours, pid, start, theirs, at):
@@ -86,19 +88,19 @@ def _last_before(group, time, at_group, at_time):
 def step_of(steps, pid, at):
     """Return the row of the step in which each time lies, or -1; ends belong to the step.
 
-    steps: dict of arrays start (sorted), end, pid. With the steps of several processes a time
-    belongs to those of its own.
+    steps: dict of arrays start (sorted), end, pid. Of the steps that are open the one that
+    started last counts; with steps of several processes those of its own.
     """
     found = np.full(len(at), -1)
-    several = len(np.unique(steps["pid"])) > 1
-    for process in np.unique(steps["pid"]):
+    order = np.argsort(at, kind="stable")
+    processes = np.unique(steps["pid"])
+    for process in processes:
+        mine = order[pid[order] == process] if len(processes) > 1 else order
         rows = np.flatnonzero(steps["pid"] == process)
-        place = np.searchsorted(steps["start"][rows], at, "right") - 1
-        row = rows[np.maximum(place, 0)]
-        inside = (place >= 0) & (at <= steps["end"][row])
-        if several:
-            inside &= pid == process
-        found = np.where(inside, row, found)
+        first = np.searchsorted(at[mine], steps["start"][rows], "left")
+        last = np.searchsorted(at[mine], steps["end"][rows], "right")
+        for row, low, high in zip(rows, first.tolist(), last.tolist(), strict=True):
+            found[mine[low:high]] = row
     return found
 
 

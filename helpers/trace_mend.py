@@ -7,6 +7,7 @@ import re
 _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|[^\s,:\[\]{}"]+|,(?=\s*[,}\]])|:(?=\s*[,}])', re.DOTALL
 )
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _LEGAL = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
@@ -44,3 +45,29 @@ def read_object(text: str) -> dict | None:
             continue
         return found if isinstance(found, dict) else None
     return None
+
+
+def around(head, tail):
+    """Return ({entries beside the events}, faults): head is '{...,' or b"", tail ',...}'."""
+    others = len(_EVENTS.findall(tail)) or int(not head and b'"ph"' in tail)
+    if not head:
+        return {}, [_several(others)] if others else []
+    meta, faults = {}, []
+    ends = {
+        "before": head.strip().rstrip(b",") + b"}",
+        "after": b"{" + tail.lstrip(b", \t\r\n"),
+    }
+    for where, part in ends.items():
+        entries = read_object(part.decode(errors="replace"))
+        if entries is None:
+            told = f"the entries {where} the events are unreadable"
+            faults.append(_several(others) if others else told)
+        meta |= entries or {}
+    if meta.pop("traceEvents", None):
+        faults.append('a second list "traceEvents" is left out')
+    return meta, list(dict.fromkeys(faults))
+
+
+def _several(others):
+    number = "another trace" if others == 1 else f"{others} other traces"
+    return f"the file holds {number}, left out: write each trace into a file of its own"

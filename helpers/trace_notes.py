@@ -8,6 +8,13 @@ CUPTI = (
     "call torch.cuda.synchronize() before the profile stops, and record again."
 )
 
+_LAUNCHED = {
+    "before": "launched before the recording",
+    "unrecorded": "whose call is not in the file",
+    "unknown": "launched before the recording or by a call that is not in the file (nothing "
+    "tells which)",
+}
+
 
 def notes(trace, events):
     """Return the list of notes on a `Trace`: one sentence or two each, with numbers."""
@@ -16,6 +23,8 @@ def notes(trace, events):
         + " mended: a name or a value in them may be off."
     )
     found = [events.lost, mended if events.mended else ""]
+    if unread := _parts(_unread(events)):
+        found.append(f"Events of other categories, in no table: {unread}.")
     found += [*_times(trace), *_links(trace), *_host(trace)]
     return [note for note in found if note]
 
@@ -30,6 +39,13 @@ def _count(number, what, verb=""):
 def _parts(numbers):
     """Return "2 without a time, 1 ..." for {what: number}, without the zeros."""
     return ", ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
+
+
+def _unread(events):
+    """Return {category: events} of what no table holds, most first, without torch's own."""
+    found = {name or "without a category": n for name, n in events.unread.items()}
+    found.pop("Trace", None)  # the profiler's own span
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:4])
 
 
 def _both(trace, column):
@@ -58,16 +74,13 @@ def _times(trace):
 
 
 def _links(trace):
-    correlations, calls = _both(trace, "correlation"), _both(trace, "call")
-    loose = correlations[calls < 0]
+    calls = _both(trace, "call")
+    loose = _both(trace, "correlation")[calls < 0]
+    zero = int((loose == 0).sum())
     if trace.unlinked:
-        first = trace.calls.loc[trace.calls["correlation"] > 0, "correlation"].min()
-        zero, early = (loose == 0).sum(), ((loose > 0) & (loose < first)).sum()
-        why = {
-            "without a correlation id": zero,
-            "launched before the recording": early,
-            "whose call is not in the file": len(loose) - zero - early,
-        }
+        launched = _both(trace, "launched")[calls < 0][loose != 0]
+        why = {"without a correlation id": zero}
+        why |= {words: (launched == name).sum() for name, words in _LAUNCHED.items()}
         yield (
             f"{trace.unlinked:,} of {_count(len(calls), 'GPU event')} not linked to a call: "
             f"{_parts(why)}."
@@ -83,10 +96,18 @@ def _links(trace):
             "its kernels belong to no operator of their own."
         )
     elif _both(trace, "by_graph").any():
-        yield f"{replayed} share ids, without a call: a graph launched before the recording."
+        yield f"{replayed} share ids, without a call: a graph whose launch is not in the file."
     starts = trace.calls[trace.calls["kind"].isin(["launch", "graph"])]
+    none = starts["gpu_events"] == 0
+    shared = none & (starts["correlation"] > 0) & starts["correlation"].duplicated(keep=False)
+    if shared.any() and len(calls):
+        yield (
+            f"{_count(int(shared.sum()), 'launch call')} without a GPU event, whose "
+            "correlation id other calls share (several processes in one file?): which of them "
+            "started what is uncertain. Read one process's trace at a time."
+        )
     # an event without an id may be what such a call has started
-    lost = int((starts["gpu_events"] == 0).sum() - (loose == 0).sum())
+    lost = int((none & ~shared).sum()) - zero
     if lost > 0 and len(calls):
         yield (
             f"{lost:,} of {_count(len(starts), 'launch call')} left no kernel in the trace: "
@@ -126,21 +147,34 @@ def _reason(trace, events):
             "the file holds no complete event: the profile was empty. Record at least a step, "
             "leave the profiler's block (or call prof.step() often enough), then export."
         )
+    unread = _parts(_unread(events))
+    if events.only_unread:
+        return (
+            f"this is not a trace of torch.profiler; its events are of other categories "
+            f"({unread}). Record one with torch.profiler, prof.export_chrome_trace(path)."
+        )
     if trace.aside_kernels:
         return (
             f"{_count(trace.aside_kernels, 'kernel')} in the file, none with a usable time. "
             "Record again; if it stays so, with a newer driver or torch."
         )
     if launches:
+        hidden = f", unless in categories that are not read ({unread})" if unread else ""
         return (
             f"{_count(launches, 'launch call')} on the host, but the GPU's own records are "
-            f"not there: kernels ran unrecorded, or were not written. {CUPTI}"
+            f"not there{hidden}: kernels ran unrecorded, or were not written. {CUPTI}"
         )
     if len(trace.copies):
         return (
             f"the GPU only moved and filled memory ({_count(len(trace.copies), 'event')}). If "
             "more should have run, check that model and input are on the GPU, and that the "
             "work ran while the profiler was recording."
+        )
+    if unread:
+        return (
+            f"the events of some categories are not read ({unread}), perhaps the work of "
+            "another kind of device. Read are kernel, gpu_memcpy and gpu_memset, of GPUs by "
+            "NVIDIA, AMD and Intel: record there, or look at the file in ui.perfetto.dev."
         )
     if len(trace.calls):
         return (

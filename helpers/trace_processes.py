@@ -35,3 +35,24 @@ def homes(rows, starts, device, at):
         taken = np.isin(np.arange(len(rows)), found)
         found[number] = np.lexsort((-fits, taken))[0]
     return found
+
+
+def in_turn(found, calls, gpu, ours, theirs):
+    """Pair the calls and events of an id in order of time where they did not find one another.
+
+    found: row of calls for each event; ours, theirs: the id's code of each call and event. It
+    takes as many events as calls that start one event each, and no graph of the same id.
+    """
+    size = max(ours.max(), theirs.max(initial=0)) + 1
+    single = calls["single"]
+    count = np.bincount(ours[single], minlength=size)
+    wrong = (count > 1) & (count == np.bincount(theirs, minlength=size))
+    wrong[theirs[gpu["correlation"] == 0]] = False
+    wrong[ours[calls["graph"]]] = False
+    met = np.unique(found[found >= 0])
+    wrong &= np.bincount(ours[met[single[met]]], minlength=size) < count
+    rows, events = np.flatnonzero(wrong[ours] & single), np.flatnonzero(wrong[theirs])
+    rows = rows[np.lexsort((calls["start"][rows], ours[rows]))]
+    events = events[np.lexsort((gpu["start"][events], theirs[events]))]
+    found[events] = rows
+    return found

@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import os
 import zlib
 from itertools import chain
 from pathlib import Path
@@ -37,11 +38,11 @@ def chunks(path_or_file, lost):
         file = getattr(path_or_file, "buffer", path_or_file)
         yield from _utf8(_unpacked(_read(file, lost), lost))
         return
-    path = Path(path_or_file)
+    path = _path(path_or_file)
     if path.is_dir():
         raise TraceError("is a folder: name one trace file in it")
     if not path.exists():
-        raise FileNotFoundError(f"no such file: {path}")
+        raise FileNotFoundError(f"no such file: {path}: check its name and its folder")
     with path.open("rb") as file:
         yield from _utf8(_unpacked(_read(file, lost), lost))
 
@@ -63,14 +64,39 @@ def refuse(first):
         if first.startswith(magic):
             raise TraceError(f"is {what}")
     if not first:
-        raise TraceError("is empty: nothing was written to it")
+        raise TraceError(
+            "is empty: nothing was written to it. Record it again, and copy it when the "
+            "program has ended"
+        )
     if first[:1] not in b"[{":
-        raise TraceError(f"is no JSON: it begins with {first[:12]!r}")
+        raise TraceError(
+            f"is no JSON: it begins with {first[:12]!r}. A trace is what "
+            "prof.export_chrome_trace(path) writes"
+        )
+
+
+def _path(given):
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            f"a trace is read from a path or an open file, not from {type(given).__name__}: "
+            "io.BytesIO(content) makes a file of bytes"
+        )
+    text = os.fspath(given)
+    if text.lstrip()[:1] in ("{", "[") and not text.endswith((".json", ".gz")):
+        raise ValueError("this is a trace's text, not its path: io.StringIO(text) is a file")
+    return Path(given)
+
+
+def _place(file):
+    try:
+        return file.tell()
+    except (AttributeError, OSError, ValueError):  # a stream that cannot tell
+        return 0
 
 
 def _read(file, lost):
     # read1, where there is one, gives what came before an error; read would lose it.
-    read = getattr(file, "read1", file.read)
+    read, came = getattr(file, "read1", file.read), False
     while True:
         try:
             data = read(CHUNK_BYTES)
@@ -78,7 +104,10 @@ def _read(file, lost):
             lost.append(f"the file's own unpacking fails ({error})")
             return
         if not data:
+            if not came and _place(file):
+                raise TraceError("was read to its end before: call seek(0), or give its path")
             return
+        came = True
         yield data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
 
 
@@ -97,7 +126,7 @@ def _unpacked(pieces, lost):
 
 
 def _gunzip(pieces, lost):
-    member, inside = zlib.decompressobj(31), False
+    member, inside = zlib.decompressobj(31), True
     for data in pieces:
         while data:
             before = member.copy()

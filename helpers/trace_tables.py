@@ -20,6 +20,7 @@ _CALLS = {
     "memset": re.compile(r"[Mm]emset|(USM|Buffer|Memory)Fill"),
     "copy": re.compile(r"[Mm]emcpy|MemBuffer(Read|Write|Copy)|MemoryCopy"),
 }
+LONGEST_US = 1e16  # 300 years, also of a file whose clock begins in 1970
 CALL_KINDS = ("launch", "graph", "copy", "memset", "sync", "other")
 
 
@@ -99,7 +100,8 @@ def _set_aside(events, kind):
         (start + reach)[others].max() - start[others].min(), reach[zero].max(initial=0)
     )
     zero &= on_gpu | (not near)
-    no_time = ~zero & ~(np.isfinite(start) & np.isfinite(dur))
+    sound = (np.abs(start) < LONGEST_US) & (dur < LONGEST_US)  # False for NaN
+    no_time = ~zero & ~sound
     negative = ~zero & ~no_time & (dur < 0)
     kind[zero | no_time | negative] = len(KINDS)
     counts = {"zero_ts": zero, "negative": negative, "no_time": no_time}
@@ -169,6 +171,7 @@ def _ops_and_calls(sound, step_rows):
         "step": step[: len(ops)],
         "shapes": category(events.shapes[ops], events.shape_texts),
         "types": category(events.types[ops], events.type_texts),
+        "inputs": category(events.inputs[ops], events.input_texts),
         "sequence": events.sequence[ops],
     }
     call_table = sound.base(calls) | {

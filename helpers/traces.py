@@ -9,6 +9,7 @@ innermost operator open on its thread when it started. Nothing is rounded, clipp
 in silence: see `Trace.notes`. Built by hand in notebook 03.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +19,7 @@ import pandas as pd
 from helpers.trace_compare import compare
 from helpers.trace_file import KINDS, Events, TraceError, load
 from helpers.trace_gpu import gpu_tables
+from helpers.trace_launched import LAUNCHED
 from helpers.trace_notes import notes, why_no_kernels
 from helpers.trace_tables import Sound, host_tables
 
@@ -34,7 +36,8 @@ class Trace:
 
     Columns op and parent hold row numbers of ops, call of calls, step of steps. A stream is
     named by (device, stream). ops.self_us is the time outside child operators, with runtime
-    calls. A kernel's step is that in which its call started.
+    calls. A kernel's step is that in which its call started; "launched" says whether the file
+    holds that call: recorded, unrecorded, before (the recording began), unknown.
     """
 
     ops: pd.DataFrame
@@ -59,6 +62,7 @@ class Trace:
     overlapping: int  # GPU events that start before an earlier one on their stream is over
     notes: list  # one sentence each
     why_no_kernels: str  # "" if there are kernels
+    cut: str = ""  # what of a damaged file is missing, if it is more than single events
 
     @property
     def stacks(self):
@@ -87,7 +91,26 @@ class Trace:
         table["end_us"] = table["start_us"] + table["dur_us"]
         kinds = ["kernel"] * len(self.kernels) + self.copies["kind"].tolist()
         table["kind"] = pd.Categorical(kinds, ["kernel", "memcpy", "memset"])
+        codes = np.concatenate([part["launched"].cat.codes for part in both])
+        table["launched"] = pd.Categorical.from_codes(codes, LAUNCHED)
         return table.sort_values("start_us", kind="stable", ignore_index=True)
+
+    @cached_property
+    def step_count(self):
+        """How many steps there are: what several threads or processes call one step is one."""
+        lane = self.steps.groupby(["pid", "tid", "number"], observed=True).size()
+        number = lane.groupby(["pid", "number"], observed=True).max()
+        return int(number.groupby("pid", observed=True).sum().max()) if len(lane) else 0
+
+    def in_steps(self, table):
+        """True for the rows of kernels, copies or gpu that belong to the steps.
+
+        Their call started in a step; or no call is known, they were not launched before the
+        recording, and they start between the first step's start and the last one's end.
+        """
+        first, last = self.steps["start_us"].min(), self.steps["end_us"].max()
+        stray = (table["call"] < 0) & (table["launched"] != "before")
+        return (table["step"] >= 0) | (stray & table["start_us"].between(first, last))
 
     def op_name(self, row):
         """Return the name of a row of ops; "" for -1."""
@@ -123,7 +146,7 @@ def from_events(events: Events) -> Trace:
     """Return the linked tables of decoded events."""
     sound = Sound(events)
     tables = host_tables(sound)
-    tables |= gpu_tables(sound, tables["calls"])
+    tables |= gpu_tables(sound, tables["calls"], tables["ops"])
     kernels = int((events.kind == KINDS.index("kernel")).sum())
     trace = Trace(
         **tables,
@@ -136,6 +159,7 @@ def from_events(events: Events) -> Trace:
         aside_kernels=kernels - len(tables["kernels"]),
         notes=[],
         why_no_kernels="",
+        cut=events.lost if events.cut else "",
     )
     trace.notes = notes(trace, events)
     trace.why_no_kernels = why_no_kernels(trace, events)
@@ -146,13 +170,20 @@ def _device_names(meta):
     devices = meta.get("deviceProperties")
     devices = devices if isinstance(devices, list) else []
     return {
-        device["id"]: str(device["name"])
+        number: str(device["name"])
         for device in devices
-        if isinstance(device, dict) and isinstance(device.get("id"), int) and "name" in device
+        if isinstance(device, dict) and "name" in device
+        if (number := _number(device.get("id"))) is not None
     }
 
 
 def _rank(meta):
     info = meta.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) else None
+    return _number(info.get("rank")) if isinstance(info, dict) else None
+
+
+def _number(value):
+    """Return 3 for 3 and "3"; None for what is no whole number."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value, re.ASCII):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from helpers.diagnose_rules import QUIET_US, STALL_US
-from helpers.gpu_time import NOTHING, cut, gaps, union
+from helpers.diagnose_skew import early_us
+from helpers.gpu_time import cut, gaps, union
 
 # Some versions of torch record it as an operator; the time in it goes into data.
 LOADER = "enumerate(DataLoader)"
@@ -15,21 +16,42 @@ class Host:
 
     gpu: the rows of trace.gpu on that device. calls: those of its launching threads, or all
     where no link is known. launch_us and begin_us: when the calls of its GPU events and when
-    the events began, in order of launch, by the host's clock. skew_us: GPU's clock to host's.
+    the events began, in order of launch, by the host's clock, end_us when they ended.
+    skew_us: what takes the GPU's clock to the host's.
     """
 
     def __init__(self, trace, gpu):
         linked = gpu[gpu["call"] >= 0].sort_values(["launch_us", "start_us"])
-        # A kernel that starts before its launch shows by how much the clocks disagree.
-        early = -linked["delay_us"].min() if trace.skewed and len(linked) else 0.0
-        self.skew_us = max(0.0, early)
+        self.skew_us = early_us(linked)
         self.launch_us = linked["launch_us"].to_numpy()
         self.begin_us = linked["start_us"].to_numpy() + self.skew_us
+        self.end_us = linked["end_us"].to_numpy() + self.skew_us
         thread = trace.calls.groupby(["pid", "tid"], observed=True).ngroup()
         launching = thread.isin(thread.iloc[linked["call"].unique()])
         # Other threads poll (a collective's watchdog, a loader's pinning): no dispatching.
         self.calls = trace.calls[launching] if launching.any() else trace.calls
         self.ops = trace.ops[trace.ops["pid"].isin(self.calls["pid"].unique())]
+
+
+def closing_wait(trace):
+    """The row of trace.calls of the wait with which a profile ends, or -1.
+
+    It is no operator's, comes after the last launch, and is one more than the program makes:
+    its step has more such waits than any other. Without other steps: the only one, or the
+    second after the last launch.
+    """
+    calls = trace.calls
+    own = calls[(calls["kind"] == "sync") & (calls["op"] < 0)]
+    own = own[own["step"] >= 0] if len(trace.steps) else own
+    after = own[own["start_us"] > trace.launches["start_us"].max()]
+    if not len(after):
+        return -1
+    last = after.index[-1]
+    each = own["step"].value_counts()
+    if len(trace.steps) > 1:
+        others = each.drop(own.at[last, "step"]).max() if len(each) > 1 else 0
+        return last if each[own.at[last, "step"]] > others else -1
+    return last if len(own) == 1 or len(after) > 1 else -1
 
 
 def find_waits(trace, host, low, high):
@@ -91,5 +113,7 @@ def stalls(host, waits, low, high):
     edges = np.unique(np.clip(np.append(edges, [low, high]), low, high))
     quiet = np.column_stack([edges[:-1], edges[1:]])
     quiet = quiet[quiet[:, 1] - quiet[:, 0] >= QUIET_US]
-    both = np.concatenate([holes, quiet]) if len(holes) + len(quiet) else NOTHING
+    long = calls[(calls["kind"] == "other") & (calls["dur_us"] >= STALL_US)]  # it allocates...
+    long = np.column_stack([long["start_us"], long["start_us"] + long["dur_us"]])
+    both = np.concatenate([holes, quiet, np.clip(long, low, high)])
     return cut(union(both[:, 0], both[:, 1]), union(waits["start_us"], waits["end_us"]))[1]

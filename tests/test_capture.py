@@ -117,7 +117,7 @@ def test_reading_twice_gives_the_same_numbers():
     with profile(activities=CPU) as prof:
         for _ in range(3):
             labelled()
-    window = read_window([])
+    window = read_window(STEPS)
     first = row_tables(prof.key_averages(), window, on_gpu=False)
     prof.key_averages().table()
     second = row_tables(prof.key_averages(), window, on_gpu=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from memory_claims import MEMORY_CLAIMS
 from trace_claims import TRACE_CLAIMS, other_traces
 
 from helpers import storage, traces
@@ -204,7 +205,7 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
      gain_is_where_the_gpu_works, "02_rung"),
 ]
 # fmt: on
-CLAIMS += TRACE_CLAIMS
+CLAIMS += TRACE_CLAIMS + MEMORY_CLAIMS
 
 
 def distortions(value):
@@ -292,7 +293,9 @@ geglu_mlp_8192x768x3072: gate_gemm up_gemm down_gemm gelu_mul_inductor
 python_adds: rate
 pytorch_dispatch: rate
 a100_during_one_python_op: flops
-rule_of_thumb: compute_bound_if_above"""
+rule_of_thumb: compute_bound_if_above
+intensity_sweep: memory_bound_below_repeat compute_bound_above_repeat
+bert_flops: tensor_contraction_share"""
 
 
 def test_published_figures_exist_with_a_source():

@@ -184,10 +184,10 @@ def test_a_copy_extends_the_window_too():
 
 def test_a_kernel_launched_before_the_window_is_busy_time_but_not_its_launch():
     h = HandTrace()
-    h.run("early", -50, 1, -20, 50)  # 30 us of it inside
-    h.kernel("unseen", 30, 10, 555)  # its launch was before the recording
+    h.run("early", -50, 11, -20, 50)  # 30 us of it inside
+    h.kernel("unseen", 30, 10, 5, stream=8)  # its launch was before the recording
     h.step(0, 100)
-    h.run("k", 40, 2, 60, 10)
+    h.run("k", 40, 12, 60, 10)
     d = found(h)
     assert (d["step_us"], d["kernels_per_step"], d["launches_per_step"]) == (100, 1, 1)
     assert d["devices"]["0"]["busy_us"] == pytest.approx(50)
@@ -223,8 +223,9 @@ def test_kernels_without_links_are_counted_where_they_start():
     h.kernel("k", 40, 20, correlation=0)
     h.kernel("k", 140, 20)
     assert found(h)["kernels_per_step"] == 2
-    h.run("linked", 60, 1, 70, 5)
-    h.kernel("launched before", 80, 5, correlation=99)
+    h.op("aten::mm", 0, 5)
+    h.run("linked", 60, 100, 70, 5)
+    h.kernel("launched before", 80, 5, correlation=99, stream=8)
     assert found(h)["kernels_per_step"] == 3
 
 
@@ -349,7 +350,8 @@ def test_host_stall():
     }
     d = found(stalled())
     assert (d["regime"], d["cause"]) == ("overhead", "host_stall")
-    assert any(r["at_most"] == pytest.approx(1000 / 210) for r in d["remedies"]), d["remedies"]
+    # so short a stall is Python between operators: what skips it also launches less
+    assert d["remedies"][0]["at_most"] == pytest.approx(1000 / 180), d["remedies"]
 
 
 def test_a_label_around_the_stall_does_not_make_it_work():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.gpu_time import clip, cut, gaps, inside, length, overlap, union
+from helpers.gpu_time import clip, cut, gaps, inside, length, overlap, shares, union
 
 END = 40
 # Whole numbers, so that a microsecond is either covered or not; some have no length, and some
@@ -96,3 +96,16 @@ def test_overlap_of_each(pairs, others):
 def test_inside(pairs):
     at = np.arange(-1, END + 13)
     assert set(at[inside(at, spans_of(pairs))]) == by_count(pairs)
+
+
+@given(intervals)
+def test_shares_of_those_that_overlap(pairs):
+    start = np.array([start for start, _ in pairs], float)
+    end = start + np.array([dur for _, dur in pairs], float)
+    running = [sum(s <= us < e for s, e in zip(start, end, strict=True)) for us in range(60)]
+    wanted = [
+        sum(1 / running[us] for us in range(int(s), int(max(s, e))))
+        for s, e in zip(start, end, strict=True)
+    ]
+    assert shares(start, end) == pytest.approx(wanted)
+    assert shares(start, end).sum() == pytest.approx(len(by_count(pairs)))

@@ -3,7 +3,9 @@
 import pytest
 from hand_trace import HandTrace
 
-from helpers.findings import find_window, measure
+from helpers.diagnose_rules import CLOSING_US
+from helpers.diagnose_window import find_window
+from helpers.findings import measure
 from helpers.idle import CLASSES
 
 GRAPH = "cudaGraphLaunch"
@@ -151,6 +153,22 @@ def test_the_wait_at_the_end_of_a_profile_is_the_profilers():
     # 20 + 40 before the kernels, 80 to 110 after them; then 190 until the step's end,
     # of which the host spends the last 170 with nothing open
     assert classes(h) == {"launch_rate": 20 + 40 + 30, "profiler": 20, "host_stall": 170}
+
+
+def test_the_wait_at_the_end_is_told_from_the_programs_own():
+    def steps(closing):
+        h = HandTrace()
+        for i in range(3):
+            h.step(300 * i, 300)
+            dispatching(h, 300 * i, 4, 10 * i + 1)
+            h.sync("cudaDeviceSynchronize", 300 * i + 200, 20, 900 + i)
+        if closing:
+            h.sync("cudaDeviceSynchronize", 840, 20, 999)
+        return idle(h)
+
+    assert steps(True).waits["count"].tolist() == [3] == steps(False).waits["count"].tolist()
+    assert steps(True).us["profiler"] == pytest.approx(60)
+    assert steps(False).us["profiler"] == 0
 
 
 def test_the_time_between_two_steps_is_the_profilers():
@@ -303,3 +321,45 @@ def test_idle_before_the_first_and_after_the_last_event():
     h.step(0, 500)
     dispatching(h, 100, 5, 1)
     assert idle(h).edges_us == pytest.approx(120 + 500 - 330)
+
+
+@pytest.mark.parametrize("period", [65, 120, 200])
+def test_a_wait_may_begin_before_its_kernel_does(period):
+    h, c = HandTrace(), 0
+    for start in range(0, 3000, 1000):
+        h.step(start, 1000)
+        for at in range(start + 5, start + 1000 - period, period):
+            c += 1
+            h.op("aten::add", at, 6)
+            h.launch("cudaLaunchKernel", at + 1, 4, c)
+            h.kernel("k", at + 10, 8, c)
+            h.sync("cudaDeviceSynchronize", at + 7, 13)
+            for view in range(at + 25, at + period - 2, 10):
+                h.op("aten::view", view, 9)
+    us = idle(h).us
+    assert us["synchronisation"] > us["launch_rate"] + us["host_stall"]
+
+
+def test_what_follows_the_last_wait_is_not_all_the_profilers():
+    h = HandTrace()
+    h.step(0, 1000)
+    for i in range(10):
+        h.run("k", 5 + 10 * i, i + 1, 20 + 10 * i, 8)
+    h.sync("cudaDeviceSynchronize", 106, 20)
+    for i in range(87):
+        h.op("aten::add", 130 + 10 * i, 9)
+    us = idle(h).us
+    assert us["profiler"] == pytest.approx(8 + CLOSING_US) and us["launch_rate"] > 600
+
+
+@pytest.mark.parametrize(("us", "stall"), [(90, 0), (500, 500)])
+def test_a_call_that_allocates_is_a_stall(us, stall):
+    h = HandTrace()
+    h.step(0, 1000)
+    for i in range(20):
+        h.run("k", 10 * i + 10, i + 1, 10 * i + 18, 3)
+    h.op("aten::empty", 220, 730)
+    h.launch("cudaMalloc", 225, us, 99)
+    h.launch("cudaLaunchKernel", 240 + us, 5, 100)
+    h.kernel("k", 250 + us, 1000 - 250 - us, 100)
+    assert idle(h).us["host_stall"] == pytest.approx(stall)

@@ -43,6 +43,22 @@ KNOWN = {
     "nvjet_sm90_sss_128x256_64x4_1x2_h_bz_TNT": dict(
         kind="matmul", dtype="", tensor_cores=None  # nobody published what s stands for
     ),
+    "void conv2d_grouped_direct_kernel<false, true, false, 0, 0, int, float, float>(x)": dict(
+       library="cuDNN", operation="convolution", dtype="fp32"),
+    "void dgrad2d_grouped_direct_kernel<true, 0, 3, int, __half, __half, float>(x)": dict(
+        operation="convolution dgrad", dtype="fp16"
+    ),
+    "void wgrad2d_grouped_direct_kernel<true, 3, int, __nv_bfloat16, float>(x)": dict(
+        operation="convolution wgrad", dtype="bf16"
+    ),
+    "void cudnn::cnn::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)": dict(dtype="fp32"),
+    "ncclSymDevKernel_AllGather_LL(ncclSymDevArgs)": dict(
+        library="NCCL", kind="communication", operation="all-gather", dtype=""
+    ),
+    "ncclSymkDevKernel_ReduceScatter_LD_sum_bf16": dict(
+        kind="communication", operation="reduce-scatter sum", dtype="bf16"
+    ),
+    "ncclOfTomorrowKernel": dict(kind="communication", operation="collective"),
     "ampere_sgemm_128x64_nn": dict(
         library="cuBLAS", dtype="fp32", tile="128x64", layout="nn", tensor_cores=False
     ),
@@ -262,6 +278,10 @@ def test_names_read_well_in_a_sentence_and_in_a_table():
     assert short("void my::thing<float, 4>(float*, int)") == "thing"
     for text in KNOWN:
         assert len(short(text, 12)) <= 12 and "<" not in short(text, 200)
+
+
+def test_no_name_at_all_is_said():
+    assert str(decode("")) == "not recognised: (no name)" and short("") == "(no name)"
 
 
 def test_every_kind_is_one_of_the_list():

@@ -192,6 +192,23 @@ def test_traces_without_the_step_are_refused(figures):
     assert not figures
 
 
+def test_a_step_with_nothing_in_it_has_no_legend(figures, recwarn):
+    h = HandTrace()
+    h.step(0, 100)
+    plots.small_timelines({"cost $5 or $6_": h.trace()})
+    assert not figures[-1].legends and not recwarn.list
+
+
+def test_the_step_of_two_ranks_is_one_step(figures):
+    h = HandTrace()
+    for rank in (0, 1):
+        for n in range(3):
+            h.step(100 * n, 100, number=n, pid=10 + rank)
+            h.op("aten::mm", 100 * n + 5, 10, pid=10 + rank)
+    plots.small_timelines({"ranks": h.trace()})
+    assert figures[-1].axes[0].get_title("right") == "100 us a step"
+
+
 def test_the_panels_stand_apart_and_fit_a_notebook(figures):
     plots.small_timelines({letter: three_steps().trace() for letter in "abcdef"})
     figure = figures[-1]

@@ -10,6 +10,7 @@ import pytest
 from hand_trace import HandTrace
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import same_color, to_hex
+from matplotlib.text import Text
 
 from helpers import picture, plots, traces
 from helpers.picture import COLOURS
@@ -370,6 +371,36 @@ def test_launch_delays_of_nothing(figures):
     h.op("aten::mm", 0, 10)
     with pytest.raises(ValueError, match="no kernel in these traces"):
         plots.launch_delays({"cpu": h.trace()})
+    with pytest.raises(ValueError, match=r"nothing to draw: launch_delays\("):
+        plots.launch_delays({})
+
+
+def dollars():
+    h = HandTrace()
+    h.step(0, 1000)
+    h.run("void foo<bar::$_0, baz::$_1{x}>(int)", 10, 1, 30, 900, op="$_{$")
+    h.label("price $5 and $6_", 5, 990)
+    h.op("a$b_{$c", 500, 400)
+    return h.trace()
+
+
+@pytest.mark.parametrize("picture", ["timeline", "icicle", "delays", "shares", "diff"])
+def test_a_dollar_in_a_name_is_a_dollar(figures, picture):
+    trace, name = dollars(), "a$x_{ b$"
+    if picture == "timeline":
+        plots.timeline(trace, title=name)
+    elif picture == "icicle":
+        plots.dispatch_icicle(trace, "price $5 and $6_")
+    elif picture == "delays":
+        plots.launch_delays({name: trace})
+    elif picture == "shares":
+        plots.idle_breakdown({name: shares(kernels=1.0)})
+    else:
+        plots.trace_diff(traces.compare(trace, trace), name, "b$_$")
+    drawn = [text for text in figures[-1].findobj(Text) if "$" in text.get_text()]
+    mathematics = [text for text in drawn if text.get_parse_math()]
+    assert len(drawn) > len(mathematics)
+    assert all("mathdefault" in text.get_text() for text in mathematics)
 
 
 def shares(**parts):

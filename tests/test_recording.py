@@ -663,6 +663,20 @@ def test_a_partial_binds_plain_functions_and_nothing_else(machine):
             recorded("00_x", measure)
     with pytest.raises(TypeError, match="no arguments; run.* takes some"):
         recorded("00_x", partial(run))
+    with pytest.raises(TypeError, match=r"run\(run, run\) binds more than run takes"):
+        recorded("00_x", partial(run, run, run))
+
+
+def test_a_coroutine_measures_nothing(machine):
+    async def later():
+        return {"a": 1}
+
+    def run(make):
+        return make()
+
+    for measure in (later, partial(run, later)):
+        with pytest.raises(TypeError, match=r"a plain `def`; .*later.* has an `async def`"):
+            recorded("00_x", measure)
 
 
 def test_live_without_a_gpu_shows_the_recording_and_says_so(machine, use, monkeypatch, capsys):

@@ -86,12 +86,38 @@ def test_numbers_are_per_step_and_early_kernels_have_a_row_of_their_own():
 
 
 def test_without_steps_in_both_the_numbers_are_of_the_whole_trace():
-    ops = [("mm", "gemm", 10)]
-    table = traces.compare(program(ops, steps=3, early=2), HandTrace().trace())
+    ops, other = [("mm", "gemm", 10)], HandTrace()
+    other.op("no kernel", 0, 5)
+    table = traces.compare(program(ops, steps=3, early=2), other.trace())
     assert table.attrs["per"] == "trace"
     assert rows(table) == {
         "mm": ("lost", 3, 0, 30, 0),
         "warm up": ("lost", 2, 0, 6, 0),
+    }
+
+
+def test_a_step_of_two_ranks_is_one_step():
+    h = HandTrace()
+    for rank in (0, 1):
+        for n in range(3):
+            h.step(100 * n, 100, number=n, pid=10 + rank, tid=1)
+            h.op("mm", 100 * n + 5, 10, pid=10 + rank, tid=1)
+            place = {"pid": 10 + rank, "tid": 1}
+            h.launch("cudaLaunchKernel", 100 * n + 6, 5, 10 * n + rank + 1, **place)
+            h.kernel("gemm", 100 * n + 20, 7, 10 * n + rank + 1, device=rank)
+    table = traces.compare(h.trace(), h.trace())
+    assert rows(table) == {"mm": ("same", 2, 2, 14, 14)}
+
+
+def test_kernels_from_before_the_recording_are_not_of_the_steps():
+    h = HandTrace()
+    h.step(0, 100)
+    h.kernel("gemm", 10, 7, 4)  # a backlog
+    h.run("gemm", 5, 5, 30, 7)
+    table = traces.compare(h.trace(), h.trace())
+    assert rows(table) == {
+        "aten::mm": ("same", 1, 1, 7, 7),
+        "(launched outside the steps)": ("same", 1, 1, 7, 7),
     }
 
 

@@ -212,6 +212,13 @@ def test_microseconds_of_the_epoch_keep_their_nanoseconds(quote, monkeypatch):
     assert (e.dur_us == 0.004).all() and not e.mended
 
 
+def test_one_absurd_time_does_not_blur_the_others():
+    rows = [event("kernel", "k", n / 1000, 1) for n in range(1, 50)]
+    e = read(wrapped(dict(OP, ts=1.5), *rows))
+    starts = e.start_us[1:] + (e.origin_us - BASE)
+    np.testing.assert_allclose(starts, [n / 1000 for n in range(1, 50)], atol=1e-6)
+
+
 def test_time_zero_and_no_time_are_told_apart():
     rows = [event("kernel", "k", n, 1) for n in range(4)]
     rows[1]["ts"], rows[2]["ts"] = 0, "N/A"
@@ -271,6 +278,13 @@ def test_the_list_of_the_autograd_profiler():
     assert [KINDS[k] for k in e.kind] == ["op", "kernel"] and e.flows == 1 and e.meta == {}
 
 
+def test_plain_arguments_are_kept_of_convolutions_only():
+    args = {"Concrete Inputs": ["", "", "", "[1, 1]"]}
+    rows = [event("cpu_op", name, 0, 1, **args) for name in ("aten::add", "aten::conv2d")]
+    e = read(wrapped(*rows))
+    assert e.inputs.tolist() == [-1, 0] and e.input_texts == ['["","","","[1, 1]"]']
+
+
 def test_device_and_stream_from_pid_and_tid():
     rows = [event("Kernel", "k", 0, 1, pid=2, tid="stream 13"),
             event("kernel", "k", 0, 1, pid=0, tid=7, device=3, stream=-1),
@@ -292,6 +306,12 @@ def test_nonsense_where_values_belong_is_no_crash():
             "ts": "x",
             "args": {"device": 1e300, "grid": 3},
         },
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": 5,
+            "args": {"Input Dims": 7, "Sequence number": "a"},
+        },
         {"ph": ["X"]},
         {"ph": "M", "name": "process_name", "pid": [], "args": None},
         {"ph": "M", "name": "thread_name", "args": {"name": [1]}},
@@ -302,8 +322,9 @@ def test_nonsense_where_values_belong_is_no_crash():
         17,
     ]
     e = read(wrapped(OP, *rows, KERNEL))
-    assert len(e) == 6 and e.names[e.name[0]] == "aten::mm" and e.device[-1] == 1
-    assert e.device[4] == -1 and [e.names[i] for i in e.name[1:5]] == ["", "", '{"a":1}', "5"]
+    assert len(e) == 7 and e.names[e.name[0]] == "aten::mm" and e.device[-1] == 1
+    assert [e.names[i] for i in e.name[1:6]] == ["", "", '{"a":1}', "5", "5"]
+    assert e.device[4] == -1 and e.sequence[5] == -1
     assert "no events" in e.lost
 
 
@@ -347,6 +368,28 @@ def test_an_event_beyond_repair_is_left_out_and_counted():
     e = read('{"traceEvents": [' + ",".join(rows) + "]}")
     assert e.external.tolist() == list(range(1, 301))
     assert e.lost == "Unreadable events left out: 2; events read: 300."
+
+
+def test_an_event_nested_too_deep_is_left_out():
+    deep = '{"ph": "X", "args": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    e = read('{"traceEvents": [' + ",".join([json.dumps(OP), deep, json.dumps(OP)]) + "]}")
+    assert e.external.tolist() == [4, 4] and "left out: 1" in e.lost
+
+
+def test_a_long_event_beside_a_broken_one(monkeypatch):
+    """Halving a piece ends where one event fills it."""
+    monkeypatch.setattr(trace_decode, "_SMALL_BYTES", 1000)
+    long = event("cpu_op", "long", 1, 1, **{"External id": 8, "x": [{"a": 1}] * 20_000})
+    e = read(wrapped(OP, long, OP).replace("long", "lo\ng"))
+    assert e.external.tolist() == [4, 8, 4] and e.mended == 1
+
+
+@pytest.mark.parametrize("bracket", ['"x": [{', '"x": {"y": ['])
+def test_an_event_that_would_swallow_all_others(bracket):
+    rows = [json.dumps(row) for row in many(100)]
+    rows.insert(20, '{"ph": "X", ' + bracket)
+    e = read('{"traceEvents": [' + ",".join(rows) + "]}")
+    assert e.external.tolist()[-79:] == list(range(22, 101)) and len(e) >= 99
 
 
 def test_mend_leaves_sound_json_alone():
@@ -400,7 +443,8 @@ def test_a_packed_file_that_is_cut_or_damaged():
         assert cause in e.lost and "events read" in e.lost
         assert len(e) >= sum(end <= len(came) for end in whole) - 300
     with gzip.open(io.BytesIO(cut)) as unpacking:  # its read() ends in an EOFError
-        assert len(load(unpacking)) > 1000
+        found = load(unpacking)
+    assert len(found) == sum(end <= len(came) for end in whole) and "unpacking" in found.lost
     wrong_sum = packed[:-8] + bytes(4) + packed[-4:]
     assert len(read(wrong_sum)) == 4000 and "damaged" in read(wrong_sum).lost
 
@@ -445,10 +489,110 @@ def test_a_folder_and_a_missing_file(tmp_path):
         load(tmp_path / "none.json")
 
 
-def test_a_trace_without_events_is_a_trace():
-    for rows in [], OTHERS[:2]:
-        e = read(json.dumps({**TOP, "traceEvents": rows}))
-        assert len(e) == 0 and e.start_us.dtype == float and not e.lost
+def test_a_trace_of_metadata_alone_is_a_trace():
+    e = read(json.dumps({**TOP, "traceEvents": OTHERS[:2]}))
+    assert len(e) == 0 and e.start_us.dtype == float and not e.lost
+
+
+@pytest.mark.parametrize("top", [{}, TOP])
+def test_a_file_without_any_event_is_an_error_with_a_remedy(top):
+    with pytest.raises(TraceError, match="no events: nothing was recorded. Record at least"):
+        read(json.dumps({**top, "traceEvents": []}))
+
+
+def test_several_traces_in_a_file_are_told():
+    one = {**TOP, "traceEvents": [OP]}
+    text = json.dumps(one)
+    for several, others in (
+        (text + text, "another trace"),
+        (text + "\n" + text + "\n" + text, "2 other traces"),
+        (json.dumps({"rank0": one, "rank1": one}), "another trace"),
+        (json.dumps({"rank0": one, "rank1": one, "rank2": one}), "2 other traces"),
+    ):
+        e = read(several)
+        assert len(e) == 1
+        assert e.lost.startswith(f"The file holds {others}, left out: write each trace into")
+        assert "unreadable" not in e.lost
+    assert read(gzip.compress(text.encode()) * 2).lost.startswith("The file holds another")
+    assert not read(text + "\n \n").lost
+
+
+def test_a_list_of_traces_says_what_a_trace_is():
+    with pytest.raises(TraceError, match="no events: 2; .* A trace is a list of events"):
+        read(json.dumps([{"traceEvents": [OP]}] * 2))
+
+
+@pytest.mark.parametrize("count", [40, 4000])  # within the first chunk, and beyond it
+def test_damage_in_the_first_chunk_of_a_packed_file(count):
+    text = json.dumps({**TOP, "traceEvents": list(many(count))}).encode()
+    packed = gzip.compress(text, 0)  # stored: a changed byte changes the checksum alone
+    for at in (40, len(packed) // 2, len(packed) - 6):
+        damaged = bytearray(packed)
+        damaged[at] ^= 0x01
+        e = read(bytes(damaged))
+        assert "damaged" in e.lost and len(e) >= count - 2, (at, e.lost)
+    packed = bytearray(gzip.compress(text, 1))
+    packed[len(packed) // 2] = packed[len(packed) // 2] ^ 0xFF
+    e = read(bytes(packed))
+    assert "damaged" in e.lost and len(e) >= 0.2 * count
+
+
+def test_a_list_inside_a_broken_event_does_not_end_the_events():
+    rows = [event("cpu_op", f"op {n}", n, 1, x=[{"ph": 1}, {"ph": 2}]) for n in range(50)]
+    text = wrapped(*rows)
+    at = text.index('"dur"', text.index("op 20"))
+    e = read(text[:at] + "#" + text[at + 1 :])
+    assert len(e) >= 48 and e.lost.startswith("Unreadable events left out: 1")
+    for n in 3, 20:  # a bracket too many, before the rest of an event
+        at = text.index('"cat"', text.index(f"op {n}"))
+        assert len(read(text[:at] + "], " + text[at:])) >= 48
+
+
+@pytest.mark.parametrize("data", [b"\x1f\x8b" + bytes(60), gzip.compress(PLAIN.encode())[:14]])
+def test_a_packed_file_of_which_nothing_is_left_is_not_called_empty(data):
+    with pytest.raises(TraceError, match="gzip data .* (Copy it again|record)") as error:
+        read(data)
+    assert "empty" not in str(error.value)
+
+
+def test_padding_behind_the_last_member_is_no_damage():
+    assert not read(gzip.compress(PLAIN.encode()) + bytes(512)).lost
+
+
+def test_what_is_neither_a_path_nor_a_file():
+    for wrong in ({"traceEvents": []}, [OP], PLAIN.encode(), 3):
+        with pytest.raises(TypeError, match=f"open file, not from {type(wrong).__name__}"):
+            load(wrong)
+    with pytest.raises(ValueError, match=r"io\.StringIO\(text\)") as error:
+        load(PLAIN)
+    assert len(str(error.value)) < 200
+
+
+def test_a_file_that_was_read_before(tmp_path):
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(PLAIN.encode()))
+    with gzip.open(path) as file, path.open("rb") as packed:
+        for spent in (file, packed):
+            spent.read()
+            with pytest.raises(TraceError, match=r"read to its end before: call seek\(0\)"):
+                load(spent)
+            spent.seek(0)
+            assert len(load(spent)) == len(load(path))
+
+
+def test_categories_that_are_not_read_are_counted_once_each():
+    rows = [event("mtia_ccp_events", "k", n, 1) for n in range(3)]
+    rows += [event("Trace", "PyTorch Profiler (0)", 0, 9), OP]
+    rows[1]["args"] = "nonsense"  # makes the reader take the piece again
+    e = read(wrapped(*rows))
+    assert e.unread == {"mtia_ccp_events": 3, "Trace": 1} and not e.only_unread
+    assert read(wrapped(*rows[:3])).only_unread
+
+
+@pytest.mark.parametrize("data", [b"", b'{"a": 1}', b"hello", b"[]", b'{"traceEvents": []}'])
+def test_what_is_no_trace_comes_with_a_remedy(data):
+    with pytest.raises(TraceError, match=r"[Rr]ecord|export_chrome_trace|Copy it"):
+        read(data)
 
 
 def test_the_garbage_collector_is_as_before():

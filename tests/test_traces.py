@@ -89,13 +89,63 @@ def test_the_step_of_a_time():
     assert list(links.step_of(steps, pids, at)) == [-1, 0, 0, 0, -1, -1, -1, -1, -1]
 
 
-def linked(calls, gpu):
+@pytest.mark.parametrize("seed", range(20))
+def test_of_the_steps_that_are_open_the_last_that_started_counts(seed):
+    pid, start, end, _ = cases(seed, count=12)
+    order = np.lexsort((-end, start))
+    steps = {"start": start[order], "end": end[order], "pid": pid[order]}
+    at, pids = np.repeat(np.arange(-2.0, 55), 3), np.tile([0, 1, 2], 57)
+    expected = [
+        max((i for i in range(12) if steps["pid"][i] == p and
+             steps["start"][i] <= t <= steps["end"][i]), default=-1)
+        for t, p in zip(at, pids, strict=True)
+    ]  # fmt: skip
+    mixed = np.random.default_rng(seed).permutation(len(at))
+    found = links.step_of(steps, pids[mixed], at[mixed])
+    assert list(found) == [expected[i] for i in mixed]
+
+
+def test_a_step_inside_another_loses_no_launch():
+    h = HandTrace()
+    h.step(0, 1000, number=1)
+    h.step(100, 300, number=2)
+    h.run("k", 150, 1, 170, 100)
+    h.run("k", 600, 2, 640, 100)
+    trace = h.trace()
+    assert trace.kernels["step"].tolist() == [1, 0] and trace.step_count == 2
+
+
+STEPS = {  # (pid, tid, number) of each step: how many they are
+    "one after another": ([(1, 1, n) for n in range(3)], 3),
+    "all of one number": ([(1, 1, 0)] * 3, 3),
+    "two processes": ([(p, p, n) for p in (1, 2) for n in range(3)], 3),
+    "two processes of one number": ([(p, p, 0) for p in (1, 2) for _ in range(3)], 3),
+    "a process has more": ([(1, 1, 0), *((2, 2, n) for n in range(4))], 4),
+    "two threads": ([(1, t, n) for t in (1, 2) for n in range(2)], 2),
+    "threads in turn": ([(1, 1, 0), (1, 2, 1)], 2),
+    "none": ([], 0),
+}
+
+
+@pytest.mark.parametrize("case", STEPS)
+def test_how_many_steps_there_are(case):
+    steps, count = STEPS[case]
+    h = HandTrace()
+    h.op("aten::mm", 0, 5)
+    for n, (pid, tid, number) in enumerate(steps):
+        h.step(100 * n, 100, number=number, pid=pid, tid=tid)
+    assert h.trace().step_count == count
+
+
+def linked(calls, gpu, single=None):
     """Rows of calls for GPU events: (correlation, start, pid) for (.., .., device)."""
     names = ("correlation", "start")
     sides = [
         {name: np.array([row[i] for row in rows]) for i, name in enumerate((*names, last))}
         for rows, last in ((calls, "pid"), (gpu, "device"))
     ]
+    sides[0]["single"] = np.ones(len(calls), bool) if single is None else single
+    sides[0]["graph"] = ~sides[0]["single"]
     return list(links.link(*sides))
 
 
@@ -148,6 +198,47 @@ def test_processes_of_one_device_are_told_apart_by_time():
     calls = [(i, 10.0 * i, 10) for i in (1, 2, 3)] + [(i, 900.0 + i, 20) for i in (1, 2, 3)]
     gpu = [(i, 10.0 * i + 2, 0) for i in (1, 2, 3)] + [(i, 950.0, 0) for i in (1, 2, 3)]
     assert linked(calls, gpu) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("pids", [(10, 20), (10, 10)])
+@pytest.mark.parametrize("devices", [(0, 0), (0, 1)])
+def test_as_many_events_as_calls_of_an_id_are_paired_in_order_of_time(pids, devices):
+    """Two processes in step; each id's calls both precede both of its events."""
+    calls = [(i, 100.0 * i + 3 * n, pids[n]) for n in (0, 1) for i in (1, 2, 3)]
+    gpu = [(i, 100.0 * i + 20 + 3 * n, devices[n]) for n in (0, 1) for i in (1, 2, 3)]
+    assert linked(calls, gpu) == [0, 1, 2, 3, 4, 5]
+    assert linked(calls[::-1], gpu) == [5, 4, 3, 2, 1, 0]
+    assert linked(calls, gpu[:4])[::3] == [0, 3]  # of the others one event is lost
+    own = [*calls, (9, 500.0, 10), (8, 0.0, 20)]  # ids of one process change nothing
+    assert linked(own, [*gpu, (9, 510.0, 0)])[:6] == [0, 1, 2, 3, 4, 5]
+
+
+def test_only_calls_that_start_one_event_are_paired():
+    calls = [(1, 0.0, 1), (1, 3.0, 1), (1, 5.0, 1)]
+    gpu = [(1, 20.0, 0), (1, 23.0, 0)]
+    assert linked(calls, gpu, np.array([True, True, True])) == [2, 2]
+    assert linked(calls, gpu, np.array([True, False, True])) == [2, 2]  # a graph may own both
+    h = HandTrace()
+    h.launch("cudaLaunchKernel", 0, 2, 1)
+    h.launch("cudaLaunchKernel", 3, 2, 1)
+    h.sync("cudaStreamSynchronize", 6, 2, 1)
+    h.kernel("a", 20, 2, 1)
+    h.kernel("b", 23, 2, 1)
+    trace = h.trace()
+    assert trace.kernels["call"].tolist() == [0, 1] and not any("id" in n for n in trace.notes)
+
+
+def test_calls_that_share_an_id_and_cannot_be_paired_are_noted():
+    h = HandTrace()
+    for n, pid in enumerate((100, 200, 300)):
+        h.launch("cudaLaunchKernel", 3 * n, 2, 1, pid=pid)
+    h.kernel("a", 20, 2, 1)
+    h.kernel("b", 23, 2, 1)
+    notes = h.trace().notes
+    assert any(
+        re.match("2 launch calls without .* share .* uncertain", note) for note in notes
+    )
+    assert not any("records lost" in note for note in notes)
 
 
 def test_no_calls_or_no_gpu_events():
@@ -219,6 +310,9 @@ def test_the_direction_of_a_copy():
         "Memcpy PtoP": "PtoP",
         "Memcpy (Unknown)": "",
         "BtoDevice": "",
+        "CopyHostToDevice": "HtoD",
+        "CopyDeviceToHost": "DtoH",
+        "CopyDeviceToDevice": "DtoD",
     }
     assert {name: direction(name) for name in names} == names
 
@@ -284,14 +378,93 @@ def test_negative_self_times_stand_and_are_noted():
 def test_the_reasons_of_unlinked_events_are_told_apart():
     h = HandTrace()
     h.run("k", 0, 50, 20, 5)
-    h.kernel("before", 1, 5, 49)
+    h.kernel("from before", -20, 5, 48)
+    h.kernel("who knows", 1, 5, 49)
     h.kernel("no id", 30, 5, 0)
     h.kernel("call lost", 40, 5, 51)
     h.kernel("call lost", 50, 5, 52)
-    (note,) = [note for note in h.trace().notes if "not linked" in note]
-    assert note.startswith("4 of 5 GPU events")
-    for part in ("1 without a corr", "1 launched before", "2 whose call is not"):
+    trace = h.trace()
+    (note,) = [note for note in trace.notes if "not linked" in note]
+    assert note.startswith("5 of 6 GPU events")
+    for part in (
+        "1 without a corr",
+        "1 launched before the recording,",
+        "2 whose call is not",
+    ):
         assert part in note
+    assert "1 launched before the recording or by a call that is not in the file" in note
+    assert trace.kernels["launched"].tolist() == [
+        *("before", "unknown", "recorded", "unrecorded", "unrecorded", "unrecorded")
+    ]
+    assert trace.gpu["launched"].tolist() == trace.kernels["launched"].tolist()
+
+
+def backlog(h):
+    h.kernel("k", 30, 5, 8)
+    h.kernel("k", 40, 5, 9)
+    h.run("k", 20, 10, 60, 5)
+
+
+def no_triton_calls(h):
+    """As torch 2.0 wrote it: the launches of Triton's kernels are not in the file."""
+    for n in range(3):
+        h.kernel("triton", 20 * n + 10, 5, 2 * n + 1)
+        h.run("mm", 20 * n + 12, 2 * n + 2, 20 * n + 17, 2)
+
+
+def another_stream(h):
+    h.run("k", 0, 10, 20, 5)
+    h.kernel("k", 30, 5, 9, stream=8)
+    h.kernel("k", 30, 5, 9, device=1)
+
+
+def two_processes(h):
+    h.run("k", 0, 10, 20, 5)
+    h.launch("cudaLaunchKernel", 0, 5, 1000, pid=200)
+    h.kernel("k", 30, 5, 999, device=1)
+    h.kernel("k", 30, 5, 2000, device=1)
+
+
+LAUNCHED = {
+    backlog: ["before", "before", "recorded"],
+    no_triton_calls: [
+        "unknown",
+        "recorded",
+        "unrecorded",
+        "recorded",
+        "unrecorded",
+        "recorded",
+    ],
+    another_stream: ["recorded", "before", "before"],
+    two_processes: ["recorded", "unknown", "unknown"],
+    lambda h: h.kernel("no call in the file", 10, 5, 3): ["unknown"],
+    lambda h: h.kernel("no call in the file", -10, 5, 3): ["before"],
+}
+
+
+@pytest.mark.parametrize("case", LAUNCHED)
+def test_when_an_event_without_a_call_was_launched(case):
+    h = HandTrace()
+    h.op("aten::mm", 0, 100)
+    case(h)
+    assert h.trace().kernels["launched"].tolist() == LAUNCHED[case]
+
+
+def test_what_belongs_to_the_steps():
+    h = HandTrace()
+    h.run("early", -50, 10, 20, 5)
+    h.step(0, 100)
+    h.run("own", 10, 11, 200, 5)
+    h.kernel("unrecorded", 50, 5, 12)
+    h.kernel("unrecorded, late", 150, 5, 13)
+    trace = h.trace()
+    mine = trace.kernels["name"][trace.in_steps(trace.kernels)]
+    assert mine.tolist() == ["unrecorded", "own"]
+    h = HandTrace()
+    h.step(0, 100)
+    backlog(h)
+    trace = h.trace()
+    assert trace.in_steps(trace.gpu).tolist() == [False, False, True]
 
 
 # ---------------------------------------------------------------- places and texts
@@ -341,14 +514,51 @@ def test_half_a_surrogate_pair_in_a_name():
 
 def test_metadata_that_is_not_what_it_should_be():
     h = HandTrace(devices=(3, {"id": "x", "name": "a"}, {"id": 1}), distributedInfo="none")
+    h.event("Trace", "PyTorch Profiler (0)", 0, 30)
     trace = h.trace()
     assert trace.device_names == {} and trace.rank is None
     assert h.trace().linked is None and trace.gpu.empty and repr(trace).startswith("<Trace: 0")
 
 
+def test_numbers_as_texts_and_what_is_no_number():
+    devices = ({"id": "0", "name": "a"}, {"id": True, "name": "b"}, {"id": 2, "name": "c"})
+    for rank, expected in (("3", 3), (3, 3), (True, None), ("x", None), (None, None)):
+        h = HandTrace(devices=devices, distributedInfo={"rank": rank})
+        h.op("aten::mm", 0, 5)
+        trace = h.trace()
+        assert trace.device_names == {0: "a", 2: "c"} and trace.rank == expected
+
+
+def test_events_that_are_in_no_table_are_noted():
+    h = HandTrace()
+    unread(h)
+    h.run("k", 50, 1, 70, 5)
+    (note,) = [note for note in h.trace().notes if "categories" in note]
+    assert note == "Events of other categories, in no table: 2 mtia_ccp_events."
+
+
 # ---------------------------------------------------------------- why there are no kernels
 
+
+def unread(h):
+    h.op("aten::mm", 0, 5)
+    h.event("mtia_ccp_events", "k", 10, 5)
+    h.event("mtia_ccp_events", "k", 20, 5)
+    h.event("Trace", "PyTorch Profiler (0)", 0, 30)
+
+
+def devtools(h):
+    for n in range(3):
+        h.event("devtools.timeline", "RunTask", n, 1)
+
+
 REASONS = {
+    "not read (2 mtia_ccp_events)": unread,
+    "not a trace of torch.profiler; its events are of other categories (3 dev": devtools,
+    "unless in categories that are not read (2": lambda h: [
+        h.launch("mtiaLaunch", 0, 5, cat="mtia_runtime"),
+        unread(h),
+    ],
     "no event": lambda h: h.events.append({"ph": "M", "name": "x", "pid": 1}),
     "usable time": lambda h: h.kernel("k", 0, -5, 1),
     "1 launch call": lambda h: h.launch("cudaLaunchKernel", 0, 5, 1),
@@ -365,7 +575,7 @@ def test_why_there_are_no_kernels_and_what_to_do(words):
     why = h.trace().why_no_kernels
     expected = words.replace("no event", "no complete event")
     assert why.startswith("No kernels: ") and expected in why, why
-    remedy = r"Record|Check|check that|pass activities"
+    remedy = r"Record|Check|check that|pass activities|record there"
     assert re.search(remedy, why) and "damaged" not in why
 
 

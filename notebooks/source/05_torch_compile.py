@@ -1,0 +1,767 @@
+# %% [markdown]
+# # 5. What does torch.compile buy, and what does it cost?
+#
+# You will be able to
+#
+# - take the first call of a compiled function apart, and say after how many calls it has paid;
+# - name what makes a function compile again, run eager in silence, or fall into pieces;
+# - read the kernel that the compiler wrote, judge its result, and choose a mode by measurement.
+#
+# *40 minutes. Live on a GPU, replayed without one. Comes after [4. Is it computing, or moving
+# data?](04_memory_and_fusion.ipynb).*
+
+# %% tags=["setup"]
+import _setup  # noqa: F401
+
+# %%
+import inspect
+import logging
+import os
+import re
+import tempfile
+import textwrap
+import time
+from functools import cache, partial
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import torch
+
+from helpers import compiling, plots, plots_compile, traces
+from helpers.block import make_block, make_input
+from helpers.capture import capture
+from helpers.device import native_dtype
+from helpers.display import say, show
+from helpers.exercises import check, guess, ladder
+from helpers.fresh import in_fresh_process
+from helpers.kernel_names import decode, short
+from helpers.published import published
+from helpers.recording import recorded
+
+# %% [markdown]
+# ## The first call and the next hundred
+#
+# `torch.compile(block)` only wraps the block. The work is done at the first call.
+#
+# **Guess.** The block at 8192 tokens takes some hundreds of microseconds. How many times as
+# long does the first call of the compiled block take? And do any of the next hundred take as
+# long again?
+
+# %%
+my_ratio = None  # your guess
+scratch = partial(tempfile.TemporaryDirectory, ignore_cleanup_errors=True)
+
+
+def calls_us(step, calls=100):
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e6)
+    return times
+
+
+def first_calls(more):
+    """Call the compiled block for the first time; if asked, go on, and change the shape."""
+    block, x = make_block(), make_input()
+    compiled = torch.compile(block)
+    eager_us = calls_us(partial(block, x))  # loads the libraries, too: not the compiler's work
+    firsts, next_us = [compiling.first_call(compiled, x)], []
+    if more:
+        next_us = calls_us(partial(compiled, x))
+        firsts.append(compiling.first_call(compiled, make_input(4096)))
+    told = [[first.wall_us, first.cache, first.phases.to_dict("list")] for first in firsts]
+    return {"firsts": told, "eager_us": eager_us, "next_us": next_us}
+
+
+# %% [markdown]
+# A process has one first call, and a cache on disk may still hold yesterday's work. So each kind
+# of first call gets a fresh process, with caches in a folder of its own (Inductor's and Triton's:
+# `TORCHINDUCTOR_CACHE_DIR`). The processes serve the next section as well.
+
+
+# %%
+@cache
+def four_kinds():
+    kinds, off = {}, {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    with scratch() as one, scratch() as other:
+        for kind, folder, extra in [("cold", one, {}), ("warm", one, {}), ("off", other, off)]:
+            with patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder, **extra}):
+                kinds[kind] = in_fresh_process(first_calls, more=kind == "cold")
+        wrote = [path.read_text("utf-8") for path in sorted(Path(one).rglob("*.py"))]
+    return kinds, wrote
+
+
+def hundred_calls():
+    cold = four_kinds()[0]["cold"]
+    table = pd.DataFrame({"call": range(1, 101), "eager_us": cold["eager_us"]})
+    return table.assign(compiled_us=[cold["firsts"][0][0], *cold["next_us"][:-1]])
+
+
+calls = recorded("05_hundred_calls", hundred_calls)
+plots_compile.first_and_next(calls)
+first_us, usual_us = calls.compiled_us[0], calls.compiled_us[1:].median()
+guess(my_ratio, first_us / usual_us, "times", "First call over a later one")
+say(
+    f"The first eager call: {calls.eager_us[0] / 1e3:,.1f} ms. Later compiled calls: median "
+    f"{usual_us:,.0f} us, slowest {calls.compiled_us[1:].max():,.0f} us."
+)
+
+# %% [markdown]
+# Every dot is one call, with a synchronisation behind it. A first call in eager mode is slow as
+# well: it loads libraries and kernels. The average of the compiled calls is the work of a single
+# one: a benchmark that includes it measures the compiler.
+#
+# > **Takeaway.** Compiling happens at the first call: time it, and report it, apart.
+
+# %% [markdown]
+# ## Where the seconds go
+#
+# Four stations: **Dynamo** makes a graph of the Python bytecode, **AOTAutograd** breaks it down
+# into simpler operators and adds a backward graph if one is needed, **Inductor** plans which of
+# them share a kernel and writes it, **Triton** compiles it for the GPU (C++ for the CPU).
+#
+# The first picture takes the cold call apart; *other* is what no counter of PyTorch's claims. The
+# second adds a process that finds the cold one's cache, one with caches switched off, and a
+# second shape in the cold process.
+#
+# **Guess.** Which station takes longest? Which shrink with a warm cache?
+
+
+# %%
+def first_call_phases():
+    kinds, rows = four_kinds()[0], []
+    told = {kind: found["firsts"][0] for kind, found in kinds.items()}
+    told["new shape"] = kinds["cold"]["firsts"][1]
+    for kind, (_, cache_was, phases) in told.items():
+        pairs = zip(phases["phase"], phases["us"], strict=True)
+        rows += [[kind, cache_was, phase, us] for phase, us in pairs]
+    return pd.DataFrame(rows, columns=["kind", "cache", "phase", "us"])
+
+
+phases = recorded("05_first_calls", first_call_phases)
+plots_compile.waterfall(phases[phases.kind == "cold"])
+plots_compile.first_call_kinds(phases)
+total = phases.groupby("kind").us.sum() / 1e6
+by_phase = phases.pivot(index="phase", columns="kind", values="us").fillna(0)
+saved, was = by_phase["cold"] - by_phase["warm"], phases.groupby("kind").cache.first()
+say(
+    f"The cache: {', '.join(f'{kind} {was[kind]}' for kind in phases.kind.unique())}. A warm "
+    f"one takes the first call from {total['cold']:.1f} to {total['warm']:.1f} s; of that "
+    f"*{saved.idxmax()}* is {saved.max() / saved.sum():.0%}."
+)
+
+# %% [markdown]
+# The cache is looked up by what was traced, so tracing comes first: a hit spares Inductor and
+# Triton their work, never Dynamo. A new shape in a running process is another graph, and misses.
+# Ask the counters whether there was a hit; a fast start may have other reasons.
+#
+# > **Takeaway.** A warm cache saves code generation and kernel compilation, not tracing.
+
+# %% [markdown]
+# ## What every later call costs
+#
+# Before a compiled function runs, its **guards** are checked: is this the case that was compiled?
+# Then a wrapper allocates outputs and launches the kernels.
+#
+# **Guess.** Here are four cases. How many times eager mode's host time does a compiled call take
+# in each? Which case will never earn its first call back?
+
+
+# %%
+def matmul_add(x, w, b):
+    return torch.matmul(x, w) + b
+
+
+def chain(x):
+    return torch.tanh(torch.sin(x) * 2 + x)
+
+
+def steps_to_compile():
+    kind, graphs = {"device": "cuda", "dtype": native_dtype()}, "reduce-overhead"
+    small, large = torch.randn(3, 64, 64, **kind), torch.randn(2**27, **kind)
+    block = make_block()
+    torch.compile(torch.neg)(small)  # starts the compiler: once a process, for no case of ours
+    yield "matmul + add, 64 x 64", matmul_add, small, ["default"]
+    yield "block, 64 tokens", block, [make_input(64)], ["default", graphs, "max-autotune"]
+    yield "block, 8192 tokens", block, [make_input()], ["default", graphs]
+    yield "pointwise, 134 million", chain, [large], ["default"]
+
+
+def profiled(step, wall_us):
+    warmup = int(min(1000, max(2, 2e5 / wall_us)))  # 0.2 s of the same load: the same clock
+    found = capture(step, steps=10, warmup=warmup)
+    return [found.gpu_us_per_step, found.kernels_per_step]
+
+
+# %% [markdown]
+# Two measurements a minute apart cannot be compared on a host that drifts. `in_turn` alternates
+# blocks of each variant and reads two clocks: when the host has queued a block, and when the GPU
+# has finished it. Profiles come last.
+
+
+# %%
+def in_turn(steps, blocks=40, calls=40):
+    """Return {name: [wall, host]} in us a call: medians of blocks of calls, in turn."""
+    times = {name: [] for name in steps}
+    for name, step in list(steps.items()) * blocks:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        queued = time.perf_counter()
+        torch.cuda.synchronize()
+        times[name].append([t - start for t in (time.perf_counter(), queued)])
+    return {name: (np.median(t, axis=0) / calls * 1e6).tolist() for name, t in times.items()}
+
+
+def timed_steps():
+    timed = []
+    for what, fn, args, modes in steps_to_compile():
+        steps = {"eager": partial(fn, *args)}
+        for mode in modes:
+            steps[mode] = partial(torch.compile(fn, mode=mode, dynamic=False), *args)
+        first_us = {how: calls_us(step, 4)[0] for how, step in steps.items()}
+        for how, times in in_turn(steps).items():
+            timed.append(([what, how, first_us[how], *times], steps[how]))
+    return [row + profiled(step, row[3]) for row, step in timed]
+
+
+# %% [markdown]
+# One fresh process with an empty cache takes all these times, those of the modes in a later section
+# included. `first_s` is what a case adds to a process that compiles anyway. The picture divides
+# total times, compiled over eager: where a line falls below 1, the first call has paid.
+
+
+# %%
+@cache
+def one_process():
+    with scratch() as folder:
+        with patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+            return in_fresh_process(timed_steps)
+
+
+def step_times():
+    columns = ["what", "how", "first_us", "wall_us", "host_us", "gpu_us", "kernels"]
+    return pd.DataFrame(one_process(), columns=columns)
+
+
+steps = recorded("05_steps", step_times)
+by = steps.set_index(["what", "how"])
+eager, default = by.xs("eager", level="how"), by.xs("default", level="how")
+cases = pd.DataFrame({"eager_us": eager.wall_us, "compiled_us": default.wall_us})
+cases["first_us"] = default.first_us
+plots_compile.break_even(cases.rename_axis("case").reset_index())
+pays = [compiling.break_even(*row) for row in cases.itertuples(index=False)]
+cases["host_eager_us"], cases["host_compiled_us"] = eager.host_us, default.host_us
+cases["first_s"] = cases.pop("first_us") / 1e6
+cases["pays_after"] = [f"{calls:,.0f} calls" if calls else "never" for calls in pays]
+show(cases.reset_index(names="case"), digits=3)
+
+# %% [markdown]
+# The first call has paid after `first call / (eager - compiled)` calls, or never if nothing is
+# saved. Fusing saves GPU work; guards and wrapper cost host time, where eager mode pays for
+# dispatch. One small operation offers nothing to fuse, and a step that waits for the host gains
+# nothing from shorter kernels.
+#
+# > **Takeaway.** The gain of a call must be positive, and large enough for the calls you will
+# > make: multiply before you compile.
+
+# %% [markdown]
+# ## Two operators become one
+#
+# `torch.matmul(x, w) + b` in eager mode is two kernels. The compiler sees both and calls
+# `addmm`, one operator for the two.
+#
+# **Guess.** b is a 4096 x 4096 matrix: 32 MiB in 16 bits. How many kernels and copies does the
+# compiled step have? And with a vector as b, as in a linear layer?
+
+
+# %%
+def trace_of(fn, bias_shape):
+    kind = {"device": "cuda", "dtype": native_dtype()}
+    x, w = torch.randn(2, 4096, 4096, **kind)
+    return capture(partial(fn, x, w, torch.randn(bias_shape, **kind)), record_shapes=True).path
+
+
+def eager_matrix():
+    return trace_of(matmul_add, (4096, 4096))
+
+
+def compiled_matrix():
+    return trace_of(torch.compile(matmul_add, dynamic=False), (4096, 4096))
+
+
+def compiled_vector():
+    return trace_of(torch.compile(matmul_add, dynamic=False), (4096,))
+
+
+three = {
+    "eager": traces.read(recorded("05_addmm_eager", eager_matrix)),
+    "compiled": traces.read(recorded("05_addmm_compiled", compiled_matrix)),
+    "compiled, b a vector": traces.read(recorded("05_addmm_vector", compiled_vector)),
+}
+plots.small_timelines(three)
+
+# %% [markdown]
+# One step of each: host, calls, GPU. The table lists the GPU's work in a step, copies included,
+# with the operator that asked for it.
+
+# %%
+rows, host = [], {}
+for name, trace in three.items():
+    for each in trace.gpu[trace.gpu.step == trace.steps.index[1]].itertuples():
+        what = short(each.name, 36)
+        rows.append([name, trace.op_name(each.op), what, each.kind, each.dur_us])
+    ops = trace.ops.assign(end_us=trace.ops.start_us + trace.ops.dur_us).query("step >= 0")
+    ops = ops.groupby("step").agg({"start_us": "min", "end_us": "max"})
+    host[name] = ", ".join(f"{us:.0f}" for us in ops.end_us - ops.start_us)
+work = pd.DataFrame(rows, columns=["step", "operator", "on the GPU", "kind", "us"])
+show(work, digits=3)
+us = work.pivot_table("us", "step", "kind", "sum", 0).reindex(columns=["kernel", "memcpy"])
+us = us.loc[list(three)].fillna(0).round(1)
+say(
+    f"Copies: {us.memcpy.iloc[1]} us with a matrix, {us.memcpy.iloc[2]} us with a vector; the "
+    f"article's (A100) {published('matmul_add_4096_compiled')['memcpy_dtod_bias']} us with a "
+    f"matrix. Copies and kernels: {', '.join(f'{each:.0f}' for each in us.sum(axis=1))} us."
+)
+changes = traces.compare(three["eager"], three["compiled"])[["path", "change"]]
+changes = "; ".join(f"`{path}` {change}" for path, change in changes.to_numpy())
+theirs = published("matmul_add_4096")
+theirs = [", ".join(map(str, theirs[f"step_host_{how}"])) for how in ("eager", "compiled")]
+say(
+    f"By path: {changes}. Host time of three profiled steps: eager {host['eager']}, "
+    f"compiled {host['compiled']} us; the article's {theirs[0]} and {theirs[1]} us."
+)
+
+# %% [markdown]
+# `addmm` adds b in the matmul's **epilogue**, while the product still lies in registers. But the
+# library updates its output in place, so a matrix b is copied there first, and a copy is traffic
+# too. A vector is read in the epilogue directly. The compiler fused nothing here: it picked
+# another operator, and the library does the rest. The host pays guards and wrapper for it.
+#
+# > **Takeaway.** Count kernels and copies after compiling; one operator is not always one kernel.
+
+# %% [markdown]
+# ## What Inductor wrote, and whether it is right
+#
+# Everything that Inductor writes is a Python file in the cache folder. The block's GELU and
+# product became one kernel; here it is, with constants put in their places.
+#
+# **Guess** before you look: how many loads and stores does it have? And in which precision does
+# it compute between them: that of the tensors?
+
+
+# %%
+def kernel_text():
+    wrote = "\n".join(four_kinds()[1])
+    kernels = re.findall(r"^def triton_.*?^    tl\.store[^\n]*", wrote, re.M | re.S)
+    return max(kernels, key=lambda kernel: "xnumel = " in kernel)  # that of the fixed shape
+
+
+text = recorded("05_kernel", kernel_text)
+constants = dict(re.findall(r"(tmp\d+) = ([\d.]+)$", text, re.M))
+for name, value in constants.items():
+    text = re.sub(rf"^ *{name} = .*\n", "", text, flags=re.M)
+    text = re.sub(rf"\b{name}\b", value, text)
+print("\n".join(line.split("  #")[0][:95] for line in text.splitlines()[:24]))
+say(f"What the name says: {decode(text.partition('(')[0].removeprefix('def '))}.")
+
+# %% [markdown]
+# Two loads, one `tl.store`: the GELU's own result never reaches memory. After the load everything
+# is `float32`, rounded once at the end; eager mode rounds after each operator. So the two results
+# differ: which is wrong? **Guess**, then judge both by a third in double precision. Something that
+# is wrong indeed, SiLU in place of GELU, goes the same way.
+
+
+# %%
+def gelu_mul(gate, up):
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+def silu_mul(gate, up):
+    return torch.nn.functional.silu(gate) * up
+
+
+def right_or_wrong():
+    a, b = torch.randn(2, 1024, 3072, device="cuda", dtype=native_dtype())
+    block, x = make_block(), make_input(512)
+    rows = []
+    for what, fn, other, args in [
+        ("gelu * up, compiled", gelu_mul, torch.compile(gelu_mul), (a, b)),
+        ("block, compiled", block, torch.compile(block), (x,)),
+        ("silu * up", gelu_mul, silu_mul, (a, b)),
+    ]:
+        verdict = compiling.numerics(fn, other, *args)
+        rows.append([what, verdict.eager_error, verdict.compiled_error, verdict.passes])
+    return pd.DataFrame(rows, columns=["what", "eager_error", "its_error", "passes"])
+
+
+verdicts = recorded("05_numerics", right_or_wrong)
+show(verdicts, digits=2)
+
+# %% [markdown]
+# Errors are relative to the largest value. A result passes if its error is at most twice that of
+# eager mode, plus one rounding. To require that compiled equals eager would fail good code. Mind
+# the other side: whatever errs by less than a rounding of 16 bits passes, too; judge it in fp32.
+#
+# > **Takeaway.** Different from eager is no verdict: judge both against a higher precision.
+
+# %% [markdown]
+# ## What makes it compile again
+#
+# A backend is a function that gets a graph and returns something to call. This one compiles
+# nothing, and tells what each call did. It needs no GPU: this section and the next run on any
+# machine.
+#
+# **Guess.** Batches of 2, 3, 4, ... 13 rows: how many compilations? 8, 16, 1, 24 rows? An integer
+# argument that counts up?
+
+
+# %%
+def layer(x, scale=2):
+    return torch.relu(x) * scale
+
+
+def strip(calls, dynamic=None):
+    """Say of each call of a newly compiled layer: "compiled", "reused" or "eager"."""
+    torch.compiler.reset()
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # one warning, at the limit
+    happened, story = [], []
+
+    def backend(graph, inputs):
+        happened.append("compiled")
+        return lambda *args: (happened.append("reused"), graph(*args))[1]
+
+    compiled = torch.compile(layer, backend=backend, dynamic=dynamic)
+    for what, args in calls:
+        happened.clear()
+        with torch.set_grad_enabled(what != "no_grad"):
+            compiled(*args)
+        story.append(happened[0] if happened else "eager")
+    return story
+
+
+# %% [markdown]
+# Four series of calls: more and more rows, rows with a 1 among them, an integer that counts up, and
+# other kinds of tensor (dtype, strides, a call without gradients, a leaf that requires one). Each
+# with `dynamic=False`, with `dynamic=True`, and with the setting left alone.
+
+
+# %%
+def with_rows(*counts):
+    return [(f"{n}", (torch.randn(n, 8),)) for n in counts]
+
+
+def recompiles():
+    x, rows = torch.randn(8, 8), []
+    kinds = [("fp32", x), ("fp64", x.double()), ("x.t()", x.t()), ("no_grad", x)]
+    kinds += [("leaf", x.clone().requires_grad_()), ("fp32", x)]
+    series = {"rows": with_rows(*range(2, 14)), "rows, 1 too": with_rows(8, 16, 1, 24)}
+    series["scale"] = [(f"{n}", (x, n)) for n in range(12)]
+    series["kind"] = [(what, (tensor,)) for what, tensor in kinds]
+    for name, calls in series.items():
+        for dynamic in (False, None, True)[: 1 if name == "kind" else 3]:
+            story = strip(calls, dynamic)
+            for n, ((what, _), happened) in enumerate(zip(calls, story, strict=True), 1):
+                setting = "left alone" if dynamic is None else f"dynamic={dynamic}"
+                rows.append([name, setting, n, what, happened])
+    return pd.DataFrame(rows, columns=["series", "setting", "call", "what", "happened"])
+
+
+story = recorded("05_recompiles", recompiles, cpu=True)
+plots_compile.compile_strip(story)
+
+# %% [markdown]
+# A size is first taken as a constant; when it changes, Dynamo makes it a variable, for all sizes
+# but 0 and 1, which stay special. With `dynamic=False` every value is a new graph until the limit
+# of eight; from then on calls run eager. For dtype, strides or grad mode no variable can stand.
+#
+# What is checked, and what has failed? `explain` lists the guards of one call, `watch` what made
+# several calls compile again: with 16 rows after 8, with 1, with another dtype.
+
+
+# %%
+def guards():
+    torch.compiler.reset()
+    checked = compiling.explain(layer, torch.randn(8, 8)).guards
+    again = torch.compile(layer, backend="eager")
+    with compiling.watch() as seen:
+        for x in (torch.randn(8, 8), torch.randn(16, 8), torch.randn(1, 8)):
+            again(x)
+        again(x.double())
+    reasons = [f"compiled again: {each.guard}" for each in seen.recompiles]
+    return "\n".join([*checked, *reasons])
+
+
+text = recorded("05_guards", guards, cpu=True)
+print("\n".join(line[:95] for line in text.splitlines()[:24]))
+
+# %% [markdown]
+# Each guard is tested at every call; a setting of PyTorch's, `TORCH_LOGS=recompiles`, prints those
+# that fail. Remedies: `dynamic=True` or `torch._dynamo.mark_dynamic`, padding to a few sizes, a
+# warm-up call in the grad mode and dtype of the run.
+#
+# > **Takeaway.** Past eight versions a function runs eager, with one line in a log: count
+# > compilations where shapes vary.
+
+# %% [markdown]
+# ## Where a graph breaks
+#
+# What Dynamo cannot trace, Python must run: the graph ends there, and a new one begins behind it.
+#
+# **Guess.** Read the function. In how many places does its graph break? How many graphs is that?
+
+# %%
+my_breaks = None
+
+
+def noisy(x, w):
+    y = torch.relu(x @ w)
+    print("the shape is", tuple(y.shape))
+    if y.mean() > 0.1:
+        y = y / y.mean()
+    return y * y.max().item()
+
+
+def breaks():
+    found = compiling.explain(noisy, torch.rand(16, 16), torch.rand(16, 16))
+    source, first = inspect.getsource(noisy).splitlines(), noisy.__code__.co_firstlineno
+    rows = []
+    for reason, where in found.breaks:
+        line = int(where.rpartition(":")[2])
+        rows.append([source[line - first].strip(), reason.partition(": ")[0]])
+    return pd.DataFrame(rows, columns=["line", "reason"]).assign(graphs=found.graphs)
+
+
+broken = recorded("05_breaks", breaks, cpu=True)
+guess(my_breaks, len(broken), "", "Graph breaks")
+show(broken[["line", "reason"]])
+say(f"{len(broken)} breaks, **{broken.graphs[0]} graphs**, each with guards of its own.")
+
+# %% [markdown]
+# A break is no error: the result is the same. But nothing is fused across it, each piece pays for
+# guards and wrapper, and `.item()` waits for the GPU at every call. Tools count in different ways;
+# stay with one. `torch.compile(fn, fullgraph=True)` raises at the first break instead: put that
+# into a test.
+#
+# > **Takeaway.** Compile with `fullgraph=True` where you can, and let the error name the line.
+
+# %% [markdown]
+# ## Which mode?
+#
+# `mode="reduce-overhead"` records the kernels as a CUDA graph and replays it: one launch a call.
+# `"max-autotune"` does that too, and first times many kernels for each matmul.
+#
+# **Guess.** The block at 64 tokens waits for the host most of the time. What will a call take
+# with a CUDA graph? And at 8192 tokens?
+
+# %%
+blocks = steps[steps.what.str.startswith("block")].reset_index(drop=True)
+plots_compile.mode_bars(blocks)
+blocks["first_s"] = blocks.pop("first_us") / 1e6
+show(blocks, digits=3)
+small, large = by.loc["block, 64 tokens"], by.loc["block, 8192 tokens"]
+gain = small.wall_us["eager"] / small.wall_us
+ratio = large.wall_us["eager"] / large.wall_us
+say(
+    f"Over eager at 64 tokens: default {gain['default']:.2f}, reduce-overhead "
+    f"**{gain['reduce-overhead']:.2f}**, max-autotune {gain['max-autotune']:.2f} times as "
+    f"fast. At 8192: {ratio['default']:.2f} and {ratio['reduce-overhead']:.2f}. First calls "
+    f"at 64: {small.first_us['default'] / 1e6:.1f} s by default, "
+    f"{small.first_us['max-autotune'] / 1e6:.0f} s with max-autotune."
+)
+
+# %% [markdown]
+# One launch instead of many helps as far as the GPU was waiting; where it is busy, the graph adds
+# a copy of the inputs to its own addresses. Tuning asks for at least 68 multiprocessors: smaller
+# GPUs (a T4 has 40, an L4 58) warn "Not enough SMs" and use the library's kernels.
+#
+# A graph writes to its own addresses, too. **Guess**: you keep a result and call again with
+# another input. What is in the result that you kept?
+
+
+# %%
+def add_one(x):
+    return x.add_(1)
+
+
+def overwritten():
+    a, b, said = make_input(64), 2 * make_input(64), []
+    graphed = torch.compile(make_block(), mode="reduce-overhead", dynamic=False)
+    in_place = torch.compile(add_one, mode="reduce-overhead")
+    calls_us(partial(graphed, a), 4)  # compile, warm up, record, replay
+    right = graphed(a).clone()
+    for how, keep in {"kept": lambda y: y, "cloned": torch.clone}.items():
+        kept = keep(graphed(a))
+        graphed(b)
+        try:
+            said.append(f"{how}: off by {(kept - right).abs().max().item():.2g}")
+        except RuntimeError as error:
+            said.append(f"{how}: {str(error).partition('. ')[0]}")
+    for what, fn in {"block": graphed, "add_one": in_place}.items():
+        why = compiling.explain(fn, b).cudagraphs.splitlines()[0].partition(". ")[0]
+        said.append(f"CUDA graph of {what}: {why}")
+    return "\n".join(said)
+
+
+for line in recorded("05_overwritten", overwritten).splitlines():
+    print(textwrap.fill(line, 95, subsequent_indent="    "))
+
+# %% [markdown]
+# The memory belongs to the next call; what must outlive it has to be cloned. And where a graph
+# cannot be used, as for `add_one`, which changes its input, it is skipped without an error: if
+# this mode changes nothing, ask `explain(...).cudagraphs` why.
+#
+# > **Takeaway.** Fixed shapes and a waiting GPU: reduce-overhead. A busy GPU: default. Tune only
+# > where matmuls decide and the run is long.
+
+# %% [markdown]
+# ## The ladder so far
+#
+# The compiled block at both sizes, and as a CUDA graph at 64 tokens, from the process that timed
+# the modes in turn.
+
+
+# %%
+def rung():
+    table = step_times().set_index(["what", "how"])
+    kept = [("block, 8192 tokens", "default"), ("block, 64 tokens", "default")]
+    table = table.loc[[*kept, ("block, 64 tokens", "reduce-overhead")]].reset_index()
+    rungs = pd.DataFrame({"rung": "compiled, " + table.how, "tokens": [8192, 64, 64]})
+    rungs[["time_us", "host_us", "gpu_us"]] = table[["wall_us", "host_us", "gpu_us"]]
+    rungs["kernels_per_step"] = table.kernels
+    busy = rungs.gpu_us / rungs.time_us
+    return rungs.assign(regime=np.where(busy < 0.8, "overhead", "GPU busy"))
+
+
+rungs = recorded("05_rung", rung)
+show(ladder("05", rungs).tail(24))
+graph = rungs[rungs.rung == "compiled, reduce-overhead"].iloc[0]
+say(
+    f"At 64 tokens the GPU idles {graph.time_us - graph.gpu_us:.0f} us a call with a graph, "
+    f"{small.wall_us['eager'] - small.gpu_us['eager']:.0f} us in eager mode."
+)
+
+# %% [markdown]
+# Compiling made one kernel of two and left the matmuls as they are. At 64 tokens the kernels never
+# were the problem; what remains of the wait is the call: guards, the input's copy, the replay.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. After how many calls?** `break_even_calls(eager_us, compiled_us, first_us)` returns after how
+# many calls compiling has paid, counted as in `compiling.break_even`; `np.inf` for never.
+
+
+# %%
+def break_even_calls(eager_us, compiled_us, first_us):
+    return None  # your lines here
+
+
+known = [((500.0, 300.0, 4e6), 20_000.0), ((30.0, 45.0, 3e6), np.inf)]
+known.append(((100.0, 100.0, 1.0), np.inf))
+check("break_even_calls", break_even_calls, cases=known, tol=1e-6)
+
+
+# %% tags=["solution"]
+def break_even_calls(eager_us, compiled_us, first_us):  # noqa: F811
+    saved_us = eager_us - compiled_us
+    return first_us / saved_us if saved_us > 0 else np.inf
+
+
+check("break_even_calls", break_even_calls, cases=known, tol=1e-6)
+
+# %% [markdown]
+# **2. Count.** Three runs of `layer`. How many compilations: (a) 4, 4, 6, 1, 9, 1, 12 rows, `dynamic`
+# left alone; (b) 5, 6, 5, 6, 5, 6 rows, `dynamic=False`? And (c) 2 to 21 rows, `dynamic=False`: how
+# many calls run eager?
+
+# %%
+counts = {"a": None, "b": None, "c": None}
+truth = {
+    "a": strip(with_rows(4, 4, 6, 1, 9, 1, 12)).count("compiled"),
+    "b": strip(with_rows(5, 6, 5, 6, 5, 6), dynamic=False).count("compiled"),
+    "c": strip(with_rows(*range(2, 22)), dynamic=False).count("eager"),
+}
+check("count", counts, truth)
+
+# %% tags=["solution"]
+counts = {
+    "a": 3,  # 4 rows; at 6 a variable, good for 9 and 12; 1 is special
+    "b": 2,  # both versions are kept
+    "c": 12,  # 20 sizes, 8 of them compiled
+}
+check("count", counts, truth)
+
+# %% [markdown]
+# **3. Mend it.** `scaled` breaks its graph, and compiles again for every new peak. Write `whole`,
+# which returns the same and is one graph.
+
+
+# %%
+def scaled(x):
+    peak = x.abs().max().item()
+    if peak > 1:
+        x = x / peak
+    return torch.relu(x)
+
+
+def whole(x):
+    return None  # your lines here
+
+
+def try_out(fn):
+    inputs = [torch.linspace(-2, 3, 12), torch.linspace(-0.5, 0.4, 12)]
+    if fn(inputs[0]) is None:
+        return None
+    torch.compiler.reset()
+    one_graph = torch.compile(fn, backend="eager", fullgraph=True)
+    return [torch.equal(one_graph(x), scaled(x)) for x in inputs]
+
+
+check("whole", try_out(whole), [True, True])
+
+
+# %% tags=["solution"]
+def whole(x):  # noqa: F811
+    return torch.relu(x / x.abs().max().clamp(min=1))
+
+
+check("whole", try_out(whole), [True, True])
+
+# %% [markdown]
+# **4. Pick.** For each of four programs choose `"eager"`, `"default"`, `"reduce-overhead"` or
+# `"max-autotune"`; each occurs once.
+#
+# - a: one shape, the GPU busy a tenth of the time, thousands of calls an hour;
+# - b: a test that calls its model 50 times; compiling takes 20 s and would save 1 ms a call;
+# - c: training for a week, the GPU busy, nearly all of it in matmuls of odd shapes;
+# - d: the GPU busy, half of it in chains of pointwise operators; restarted every hour.
+
+# %%
+modes = {"a": None, "b": None, "c": None, "d": None}
+best = {"a": "reduce-overhead", "b": "eager", "c": "max-autotune", "d": "default"}
+check("pick", modes, best)
+
+# %% tags=["solution"]
+modes = {
+    "a": "reduce-overhead",  # a launch instead of many: the host was what it waited for
+    "b": "eager",  # 50 calls save 50 ms of 20 s
+    "c": "max-autotune",  # only other matmul kernels can help, and a week pays for the search
+    "d": "default",  # fusing saves traffic; tuning matmuls every hour would not pay
+}
+check("pick", modes, best)
+
+# %% [markdown]
+# ## Summary
+#
+# - A first call is tracing, planning, writing, compiling; a warm cache spares the latter two. It has
+#   paid after first call / (eager - compiled) calls, or never.
+# - A new dtype, stride, grad mode or constant compiles again, past eight versions it runs eager; a
+#   graph breaks where Python must see a value. Count both.
+# - The generated kernel is a file you can read; its result is judged against double precision. Modes:
+#   by what you wait for. Next: what really runs when you call nn.Linear?

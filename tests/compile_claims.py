@@ -1,0 +1,146 @@
+"""What notebook 05 says of compiling: (notebook, exact fragment, predicate, recordings)."""
+
+
+def one_call_is_the_average(calls):
+    us = calls.compiled_us
+    return us.iloc[0] > 0.9 * us.sum() and us.iloc[0] == us.max() > 1e5
+
+
+def eager_starts_slowly(calls):
+    return calls.eager_us.iloc[0] > 5 * calls.eager_us.iloc[1:].median() > 0
+
+
+def a_hit_spares_all_but_tracing(phases):
+    us = phases.pivot(index="phase", columns="kind", values="us").fillna(0)
+    spared = us.loc[["Inductor lowering", "code generation", "Triton or C++ compile"]].sum()
+    traced = us.loc["Dynamo", ["cold", "warm", "off"]]
+    return spared["warm"] < 0.5 * spared["cold"] and traced.min() > 0.2 * traced.max() > 0
+
+
+def new_shapes_miss(phases):
+    cache = phases.groupby("kind").cache.first()
+    return dict(cache) == {"cold": "miss", "warm": "hit", "off": "off", "new shape": "miss"}
+
+
+def times(steps, what, column="wall_us"):
+    return steps[steps.what.str.startswith(what)].set_index("how")[column]
+
+
+def small_step_gains_nothing(steps):
+    small, host = times(steps, "matmul"), times(steps, "matmul", "host_us")
+    return small["default"] > small["eager"] and host["default"] > host["eager"]
+
+
+def fusing_saves_gpu_work(steps):
+    gpu, kernels = times(steps, "pointwise", "gpu_us"), times(steps, "pointwise", "kernels")
+    return gpu["default"] < 0.5 * gpu["eager"] and kernels["default"] == 1 < kernels["eager"]
+
+
+def waiting_gains_most(steps):
+    gains = [times(steps, f"block, {tokens}") for tokens in (64, 8192)]
+    small, large = (wall["eager"] / wall["reduce-overhead"] for wall in gains)
+    return small > 1.2 and small > large
+
+
+def kernels_were_no_problem(steps):
+    gpu, wall = times(steps, "block, 64", "gpu_us"), times(steps, "block, 64")
+    return gpu["eager"] < 0.5 * wall["eager"]
+
+
+def one_kernel_of_two(steps):
+    kernels = times(steps, "block, 8192", "kernels")
+    return kernels["eager"] - kernels["default"] == 1
+
+
+def work_of_a_step(trace):
+    gpu = trace.gpu[trace.gpu.step == trace.steps.index[1]]
+    return (gpu.kind == "kernel").sum(), (gpu.kind == "memcpy").sum()
+
+
+def a_matrix_is_copied(eager, compiled):
+    (kernels, copies), (matmuls, copied) = work_of_a_step(eager), work_of_a_step(compiled)
+    return kernels == 2 and copies == 0 and matmuls == 1 and copied == 1
+
+
+def a_vector_is_not(vector):
+    ops = set(vector.ops["name"].astype(str))
+    return work_of_a_step(vector) == (1, 0) and "aten::addmm" in ops
+
+
+def two_loads_one_store(text):
+    loads = [line for line in text.splitlines() if "tl.load(" in line]
+    widened = len(loads) == 2 and all(".to(tl.float32)" in line for line in loads)
+    return widened and text.count("tl.store(") == 1 and "XBLOCK : tl.constexpr" in text
+
+
+def only_the_wrong_one_fails(verdicts):
+    near = (verdicts.its_error <= 2 * verdicts.eager_error + 2**-7).tolist()
+    return verdicts.passes.tolist() == near == [True, True, False]
+
+
+def story(table, series, setting):
+    rows = table[(table.series == series) & (table.setting == setting)]
+    return "".join(what[0] for what in rows.happened)  # c, r or e
+
+
+def constants_then_variables(table):
+    return story(table, "rows", "left alone") == "cc" + 10 * "r"
+
+
+def one_stays_special(table):
+    settings = {"dynamic=False": "cccc", "left alone": "cccr", "dynamic=True": "cccr"}
+    return all(story(table, "rows, 1 too", name) == told for name, told in settings.items())
+
+
+def eager_past_the_limit(table):
+    both = [story(table, series, "dynamic=False") for series in ("rows", "scale")]
+    return both == [8 * "c" + 4 * "e"] * 2
+
+
+def kinds_compile_again(table):
+    return story(table, "kind", "dynamic=False") == "cccccr"
+
+
+def overwritten_or_cloned(text):
+    kept, cloned, used, skipped = text.splitlines()
+    safe = "overwritten by a subsequent run" in kept and cloned == "cloned: off by 0"
+    return safe and "used" in used and "skipped" in skipped
+
+
+# fmt: off
+COMPILE_CLAIMS = [
+    ("05", "A first call in eager mode is slow as well", eager_starts_slowly,
+     "05_hundred_calls"),
+    ("05", "The average of the compiled calls is the work of a single one",
+     one_call_is_the_average, "05_hundred_calls"),
+    ("05", "a hit spares Inductor and Triton their work, never Dynamo",
+     a_hit_spares_all_but_tracing, "05_first_calls"),
+    ("05", "A new shape in a running process is another graph, and misses",
+     new_shapes_miss, "05_first_calls"),
+    ("05", "One small operation offers nothing to fuse", small_step_gains_nothing, "05_steps"),
+    ("05", "Fusing saves GPU work", fusing_saves_gpu_work, "05_steps"),
+    ("05", "The host pays guards and wrapper for it", small_step_gains_nothing, "05_steps"),
+    ("05", "a matrix b is copied there first", a_matrix_is_copied,
+     "05_addmm_eager 05_addmm_compiled"),
+    ("05", "A vector is read in the epilogue directly", a_vector_is_not, "05_addmm_vector"),
+    ("05", "Two loads, one `tl.store`", two_loads_one_store, "05_kernel"),
+    ("05", "After the load everything is `float32`", two_loads_one_store, "05_kernel"),
+    ("05", "if its error is at most twice that of eager mode, plus one rounding",
+     only_the_wrong_one_fails, "05_numerics"),
+    ("05", "A size is first taken as a constant; when it changes, Dynamo makes it a variable",
+     constants_then_variables, "05_recompiles"),
+    ("05", "all sizes but 0 and 1, which stay special", one_stays_special, "05_recompiles"),
+    ("05", "every value is a new graph until the limit of eight; from then on calls run eager",
+     eager_past_the_limit, "05_recompiles"),
+    ("05", "For dtype, strides or grad mode no variable can stand", kinds_compile_again,
+     "05_recompiles"),
+    ("05", "One launch instead of many helps as far as the GPU was waiting",
+     waiting_gains_most, "05_steps"),
+    ("05", "what must outlive it has to be cloned", overwritten_or_cloned, "05_overwritten"),
+    ("05", "as for `add_one`, which changes its input, it is skipped without an error",
+     overwritten_or_cloned, "05_overwritten"),
+    ("05", "Compiling made one kernel of two", one_kernel_of_two, "05_steps"),
+    ("05", "At 64 tokens the kernels never were the problem", kernels_were_no_problem,
+     "05_steps"),
+]
+# fmt: on
