@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TRACE = ROOT / "data/nvidia-h200/01_queue_left.json.gz"
+TRACE = ROOT / "data/nvidia-h200/03_loop_optimizer.json.gz"
 IDS = ("correlation", "External id", "external id", "Ev Idx")
 
 

@@ -12,7 +12,8 @@
     gpu_time    unions, gaps and overlaps of intervals
     perfetto    a button that opens a trace in ui.perfetto.dev
     programs    small programs with one planted cause each; quiz: six more, do not peek
-    roofline    FLOPs, bytes and the floor they set
+    roofline    FLOPs, bytes, the floor they set, and where a kernel stands below the roof
+    compiling   what a first call costs and why, guards, graph breaks, recompiles, break-even
     block       the running block: one GeGLU MLP, and its inputs
     fresh       run a function of a notebook in a Python process of its own
     published   figures quoted from articles
@@ -24,9 +25,10 @@
 
 Behind them, one idea each as well: storage, formats and origin (recording), timing_samples and
 timing_devices (timing), profile_run, profile_table, profile_text and verify (capture), trace_*
-(traces), diagnose_*, findings, gpu_work, idle, waits and remedies (diagnose), kernel_*
-(kernel_names), op_products and op_arguments (op_costs), nvidia_smi (device), doctor_gpu
-(doctor), answers (exercises), picture and plots_* (plots).
+(traces), diagnose_*, findings, gpu_work, idle, waits and remedies* (diagnose), kernel_*
+(kernel_names), op_products and op_arguments (op_costs), work_counts and flop_count (roofline),
+compiling_* (compiling), nvidia_smi (device), doctor_gpu (doctor), answers (exercises), picture
+and plots_* (plots).
 
 At a terminal: `python -m helpers diagnose TRACE`, `doctor`, `run` and `record`.
 Importing this package loads nothing: import the module you need, `from helpers import timing`.

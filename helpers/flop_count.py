@@ -46,9 +46,9 @@ def counted_flops(fn, *args):
     if len(unknown) == len(seen):
         names = [name for name in unknown if not name.startswith("profiler::")]
         raise ValueError(
-            "torch.utils.flop_counter counts only matmuls, convolutions and attention. Here "
-            f"is none of them, but {_named(names)}. Count it by hand with helpers.roofline "
-            "(pointwise_flops, reduction_flops, softmax_flops, ...)"
+            "torch.utils.flop_counter counts only matmuls, convolutions and attention; "
+            f"here is none of them: called were {_named(names)}. Count it by hand with "
+            "helpers.roofline (pointwise_flops, reduction_flops, softmax_flops, ...)"
         )
     return counter.get_total_flops()
 

@@ -50,7 +50,7 @@ def first_and_next(calls):
 
 
 def waterfall(phases):
-    """Draw the phases of a first call one below the other, as they follow (phase, us)."""
+    """Draw the phases of a first call one below the other, each from the last's end."""
     ms, shown = phases.us / 1e3, range(len(phases))
     start = ms.cumsum() - ms
     with picture(figsize=(7.6, 0.9 + 0.33 * len(phases))) as axes:
@@ -64,7 +64,7 @@ def waterfall(phases):
         axes.set_yticks(shown, phases.phase)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set(xlabel="milliseconds since the call", xlim=(0, ms.sum() * 1.02))
+        axes.set(xlabel="milliseconds, added up in this order", xlim=(0, ms.sum() * 1.02))
         axes.xaxis.set_major_formatter("{x:,.10g}")
         top = phases.loc[phases.us.idxmax()]
         share = f"{top.us / phases.us.sum():.0%} of {ms.sum() / 1e3:.1f} s"
@@ -106,7 +106,7 @@ def break_even(cases):
         for line, case in zip(["-", "--", "-.", ":"] * 2, cases.itertuples(), strict=False):
             _case(axes, line, case)
         axes.axhline(1, color="#222222", linewidth=1)
-        axes.set(xscale="log", yscale="log", ylim=(0.1, 1e5), xlim=(1, 1e7))
+        axes.set(xscale="log", yscale="log", ylim=(0.05, 1e5), xlim=(1, 1e7))
         axes.set(xlabel="calls", ylabel="total time, compiled over eager")
         plain_ticks(axes.xaxis, axes.yaxis)
         never = int((cases.compiled_us >= cases.eager_us).sum())
@@ -126,7 +126,9 @@ def _case(axes, line, case):
         turn = case.first_us / (case.eager_us - case.compiled_us)
         axes.plot(turn, 1, "o", color=colour, zorder=4)
         text = f"{turn:,.2g}" if turn < 100 else f"{turn:,.0f}"
-        note(axes, text, (turn, 1), (-4, -10), ha="right")
+        # Below the lines, which lie close together at 1.
+        axes.plot([turn, turn], [0.05, 1], color=colour, linewidth=0.8)
+        note(axes, text, (turn, 0.09), (3, 0))
 
 
 def compile_strip(table):

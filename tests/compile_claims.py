@@ -22,6 +22,11 @@ def new_shapes_miss(phases):
     return dict(cache) == {"cold": "miss", "warm": "hit", "off": "off", "new shape": "miss"}
 
 
+def starting_costs_more(phases):
+    us = phases.groupby("kind").us.sum()
+    return us["new shape"] < 0.8 * us["cold"]
+
+
 def times(steps, what, column="wall_us"):
     return steps[steps.what.str.startswith(what)].set_index("how")[column]
 
@@ -37,9 +42,14 @@ def fusing_saves_gpu_work(steps):
 
 
 def waiting_gains_most(steps):
-    gains = [times(steps, f"block, {tokens}") for tokens in (64, 8192)]
-    small, large = (wall["eager"] / wall["reduce-overhead"] for wall in gains)
-    return small > 1.2 and small > large
+    walls = [times(steps, f"block, {tokens}") for tokens in (64, 8192)]
+    small, large = (wall["default"] / wall["reduce-overhead"] for wall in walls)
+    return small > 1.1 and small > 1.1 * large
+
+
+def a_graph_copies_its_input(steps):
+    kernels = [times(steps, f"block, {tokens}", "kernels") for tokens in (64, 8192)]
+    return [each["reduce-overhead"] - each["default"] for each in kernels] == [1, 1]
 
 
 def kernels_were_no_problem(steps):
@@ -60,6 +70,12 @@ def work_of_a_step(trace):
 def a_matrix_is_copied(eager, compiled):
     (kernels, copies), (matmuls, copied) = work_of_a_step(eager), work_of_a_step(compiled)
     return kernels == 2 and copies == 0 and matmuls == 1 and copied == 1
+
+
+def three_passes_either_way(eager, compiled):
+    us = [trace.gpu[trace.gpu.step >= 0].dur_us.sum() for trace in (eager, compiled)]
+    commands = [sum(work_of_a_step(trace)) for trace in (eager, compiled)]
+    return 0.9 < us[1] / us[0] < 1.1 and commands == [2, 2]
 
 
 def a_vector_is_not(vector):
@@ -92,6 +108,11 @@ def one_stays_special(table):
     return all(story(table, "rows, 1 too", name) == told for name, told in settings.items())
 
 
+def equal_sizes_are_one_variable(table):
+    told = [story(table, name, "dynamic=True")[:2] for name in ("rows, 1 too", "rows")]
+    return told == ["cc", "cr"]
+
+
 def eager_past_the_limit(table):
     both = [story(table, series, "dynamic=False") for series in ("rows", "scale")]
     return both == [8 * "c" + 4 * "e"] * 2
@@ -103,8 +124,9 @@ def kinds_compile_again(table):
 
 def overwritten_or_cloned(text):
     kept, cloned, used, skipped = text.splitlines()
-    safe = "overwritten by a subsequent run" in kept and cloned == "cloned: off by 0"
-    return safe and "used" in used and "skipped" in skipped
+    away = kept.startswith("kept: off by ") and float(kept.rpartition(" ")[2]) > 0.1
+    safe = away and cloned == "cloned: off by 0"
+    return safe and used.endswith(": used") and "skipped: mutated inputs" in skipped
 
 
 # fmt: off
@@ -117,11 +139,16 @@ COMPILE_CLAIMS = [
      a_hit_spares_all_but_tracing, "05_first_calls"),
     ("05", "A new shape in a running process is another graph, and misses",
      new_shapes_miss, "05_first_calls"),
-    ("05", "One small operation offers nothing to fuse", small_step_gains_nothing, "05_steps"),
+    ("05", "for the first compilation of a process starts the compiler, too",
+     starting_costs_more, "05_first_calls"),
+    ("05", "One small operation leaves next to nothing to save",
+     small_step_gains_nothing, "05_steps"),
     ("05", "Fusing saves GPU work", fusing_saves_gpu_work, "05_steps"),
     ("05", "The host pays guards and wrapper for it", small_step_gains_nothing, "05_steps"),
     ("05", "a matrix b is copied there first", a_matrix_is_copied,
      "05_addmm_eager 05_addmm_compiled"),
+    ("05", "Three either way, and two commands to the GPU: nothing is saved",
+     three_passes_either_way, "05_addmm_eager 05_addmm_compiled"),
     ("05", "A vector is read in the epilogue directly", a_vector_is_not, "05_addmm_vector"),
     ("05", "Two loads, one `tl.store`", two_loads_one_store, "05_kernel"),
     ("05", "After the load everything is `float32`", two_loads_one_store, "05_kernel"),
@@ -130,13 +157,18 @@ COMPILE_CLAIMS = [
     ("05", "A size is first taken as a constant; when it changes, Dynamo makes it a variable",
      constants_then_variables, "05_recompiles"),
     ("05", "all sizes but 0 and 1, which stay special", one_stays_special, "05_recompiles"),
-    ("05", "every value is a new graph until the limit of eight; from then on calls run eager",
+    ("05", "two sizes that are equal at first get one variable, and a guard",
+     equal_sizes_are_one_variable, "05_recompiles"),
+    ("05", "every value is a new graph until the limit of eight",
      eager_past_the_limit, "05_recompiles"),
     ("05", "For dtype, strides or grad mode no variable can stand", kinds_compile_again,
      "05_recompiles"),
-    ("05", "One launch instead of many helps as far as the GPU was waiting",
+    ("05", "one launch instead of many helps as far as the GPU was waiting",
      waiting_gains_most, "05_steps"),
+    ("05", "there is a copy more to do: of the inputs", a_graph_copies_its_input, "05_steps"),
     ("05", "what must outlive it has to be cloned", overwritten_or_cloned, "05_overwritten"),
+    ("05", "A replay checks nothing: the numbers are simply others", overwritten_or_cloned,
+     "05_overwritten"),
     ("05", "as for `add_one`, which changes its input, it is skipped without an error",
      overwritten_or_cloned, "05_overwritten"),
     ("05", "Compiling made one kernel of two", one_kernel_of_two, "05_steps"),

@@ -24,6 +24,7 @@ def eager_is_at_the_ceiling(passes, ceiling):
 
 
 def passes_give_the_gain(passes):
+    """Within 15 %: two cosines a pass reached 1.84 instead of 2 times on an H200."""
     pairs = [("cos(cos(x)), eager", "cos(cos(x)), compiled")]
     pairs += [("x + 2 * y, eager", f"x + 2 * y, {how}") for how in ("by hand", "compiled")]
     counted = [ratio(passes, "bytes", *pair) for pair in pairs]
@@ -76,6 +77,19 @@ def others_take_time(layer):
     return (names == "aten::_softmax").any() and 0.25 < others < 0.9
 
 
+def not_all_near_the_ceiling(layer, ceiling):
+    us, moved = layer.kernels.groupby("op")["dur_us"].sum(), {}
+    for op, time in us.items():
+        name, shapes, types = layer.ops.loc[op, ["name", "shapes", "types"]]
+        if cost := op_cost(name, shapes, types):
+            moved.setdefault(name, []).append((cost.bytes, time))
+    sums = {name: np.sum(rows, axis=0) for name, rows in moved.items()}
+    rate = {name: nbytes / time * 1e6 for name, (nbytes, time) in sums.items()}
+    share = {name: each / ceiling["copy_bytes_per_s"].iloc[0] for name, each in rate.items()}
+    slow = ("aten::copy_", "aten::native_layer_norm", "aten::_softmax", "aten::gelu")
+    return max(share[name] for name in slow) < 0.85 < share["aten::div"]
+
+
 def in_place_saves_memory_only(places):
     us, new = places["gpu_us"], places["new_bytes"]
     same = places["bytes"].nunique() == 1 and us.max() < 1.15 * us.min()
@@ -83,9 +97,14 @@ def in_place_saves_memory_only(places):
 
 
 def saved_outputs_are_refused(overwrite):
-    refused = overwrite["y.mul_(2)"] == "RuntimeError"
-    expected = (overwrite["saves"] == "its output").tolist()
-    return refused.tolist() == expected and 0 < sum(expected) < len(expected)
+    output = overwrite["saves"] == "its output"
+    expected = output.map({True: "refused", False: "right"})
+    return (overwrite["y.mul_(2)"] == expected).all() and 0 < output.sum() < len(output)
+
+
+def hooked_outputs_go_unchecked(overwrite):
+    hooked, output = overwrite["under a hook"], overwrite["saves"] == "its output"
+    return "refused" not in set(hooked) and "wrong" in set(hooked[output])
 
 
 def compiled_saves_its_input_only(recompute):
@@ -112,6 +131,10 @@ def views_launch_nothing(views):
     return not free.any() and (copied == 1).all()
 
 
+def transposed_copies_cost(views, ceiling):
+    return over_copy(views.set_index("step"), ceiling)["m.t().contiguous()"] < 0.85
+
+
 def mixed_strides_cost(views):
     same = ratio(views, "gpu_us", "m.t() + n.t()", "m + n")
     return 0.9 < same < 1.1 < ratio(views, "gpu_us", "m + n.t()", "m + n")
@@ -126,8 +149,9 @@ def only_pinned_frees_the_host(copies):
     return held["pinned, non_blocking"] < 0.3 < 0.5 < held["pageable, non_blocking"]
 
 
-def pinning_costs_a_copy(copies):
-    return ratio(copies, "wall_us", "pin first, every time", "pinned", key="way") > 1.3
+def pinning_holds_the_host(copies):
+    names = "pin first, every time", "pinned, non_blocking"
+    return ratio(copies, "host_us", *names, key="way") > 5
 
 
 def overlap_needs_all_three(overlap):
@@ -144,6 +168,12 @@ def not_yet_filled(read):
 def five_passes_or_three(rung):
     passes = rung["bytes"] / (rung["tokens"] * 3072 * 2)
     return passes.tolist() == [5, 3, 5, 3]
+
+
+def regime_by_the_rule(rung):
+    overhead = rung["gpu_us"] < 0.8 * rung["time_us"]
+    named = rung["regime"].isin(["memory", "compute", "neither"])
+    return ((rung["regime"] == "overhead") == overhead).all() and (named | overhead).all()
 
 
 def small_waits_for_the_host(rung):
@@ -166,11 +196,13 @@ MEMORY_CLAIMS = [
      starts_cost_a_microsecond, "04_strangers"),
     ("04", "Matrix products hold more than 99 % of the FLOPs",
      products_hold_the_flops, "04_layer"),
-    ("04", "nothing made the rest fast, for it waits for memory",
-     others_take_time, "04_layer"),
+    ("04", "the rest does little with what it moves", others_take_time, "04_layer"),
+    ("04", "Simple operators on large tensors come near the ceiling",
+     not_all_near_the_ceiling, "04_layer 04_ceilings"),
     ("04", "One read and one write, in all three", in_place_saves_memory_only, "04_in_place"),
     ("04", "What saved its *output* cannot have it overwritten",
      saved_outputs_are_refused, "04_overwrite"),
+    ("04", "it was given, nobody checks", hooked_outputs_go_unchecked, "04_overwrite"),
     ("04", "The compiled forward pass saves its input and nothing else",
      compiled_saves_its_input_only, "04_recompute"),
     ("04", "it computes the forward pass again, from that input",
@@ -179,11 +211,15 @@ MEMORY_CLAIMS = [
      recomputing_is_cheaper, "04_recompute"),
     ("04", "A view launches nothing", views_launch_nothing, "04_views"),
     ("04", "mixed strides cost more than they count", mixed_strides_cost, "04_views"),
+    ("04", "so here the count of passes is too low",
+     transposed_copies_cost, "04_views 04_ceilings"),
     ("04", "Pinned is faster: true", pinned_is_faster, "04_copies"),
     ("04", "pageable memory ignores it", only_pinned_frees_the_host, "04_copies"),
-    ("04", "Pinning by hand costs a copy on the host", pinning_costs_a_copy, "04_copies"),
+    ("04", "holds the host for a copy of its own", pinning_holds_the_host, "04_copies"),
     ("04", "overlap needs all three", overlap_needs_all_three, "04_overlap"),
     ("04", "hands you a tensor that is not yet filled", not_yet_filled, "04_too_early"),
     ("04", "five passes over the hidden tensor, or three", five_passes_or_three, "04_rung"),
+    ("04", "The regime in the ladder is overhead where the GPU works for less",
+     regime_by_the_rule, "04_rung"),
     ("04", "At 64 tokens the GPU waits for the host", small_waits_for_the_host, "04_rung"),
 ]  # fmt: skip

@@ -45,8 +45,8 @@ from helpers.timing import compare, time_gpu, time_host, time_wall
 # many: four passes over the data. One kernel could keep the first cosine in a register and
 # needs two passes. Both calculate the same.
 #
-# **Guess.** A cosine takes some twenty instructions. On 256 MiB of numbers, how many times
-# faster is the single kernel?
+# **Guess.** A cosine takes tens of instructions. On 256 MiB of numbers, how many times faster is
+# the single kernel?
 
 # %%
 my_times = None  # your guess: time of two kernels over time of one
@@ -131,19 +131,19 @@ show(table[["step", "kernels", "passes", "gpu_us", "GB/s", "of copy"]], digits=3
 us, passed = (table.set_index("step")[column] for column in ("gpu_us", "passes"))
 gain = us["cos(cos(x)), eager"] / us["cos(cos(x)), compiled"]
 guess(my_times, gain, "times", "cos(cos(x)), two kernels over one")
-saved = us["x + 2 * y, eager"] / us["x + 2 * y, by hand"]
-by_count = passed["x + 2 * y, eager"] / passed["x + 2 * y, by hand"]
-say(
-    f"`x + 2 * y`: {passed['x + 2 * y, eager']:.0f} passes become "
-    f"{passed['x + 2 * y, by hand']:.0f}; the count promises {by_count:.2f} times, by hand it "
-    f"is **{saved:.2f}** times."
-)
+for expression, how in (("cos(cos(x))", "compiled"), ("x + 2 * y", "by hand")):
+    two, one = f"{expression}, eager", f"{expression}, {how}"
+    say(
+        f"`{expression}`: {passed[two]:.0f} passes become {passed[one]:.0f}; the count promises "
+        f"{passed[two] / passed[one]:.2f} times, {how} it is **{us[two] / us[one]:.2f}** times."
+    )
 
 # %% [markdown]
 # Eager mode uses its bandwidth well; it moves too much. So fusing helps although no kernel was
 # slow, and the gain can be counted before anything is written: passes before over passes after.
 # Every input of every kernel is a read, every output a write; what stays in a register is free,
-# and so is a Python scalar.
+# and so is a Python scalar. Where the fused cosines miss what the count promised, two of them in
+# one pass probably no longer hide behind its bytes; how much arithmetic does comes next.
 #
 # > **Takeaway.** A memory-bound expression costs its passes over the data: count them, fuse,
 # > count again.
@@ -188,7 +188,8 @@ sweep = recorded("04_intensity", intensity)
 # The compiler makes one kernel of each chain. Its bytes come from its trace, its FLOPs from that
 # of the same chain in eager mode. Three curves: bandwidth over the copy ceiling; FLOP/s over the
 # card's fp32 peak *without tensor cores* (the datasheet's, or else the best measured here); time
-# over that of moving the bytes. Grey is where a published A100 turned (Horace He, 2022).
+# over that of moving the bytes. Grey is where a published A100 turned (Horace He, 2022; his chain
+# only multiplied, but a multiply-add is one instruction as well).
 
 # %%
 everyone = with_others("04_intensity", sweep)
@@ -279,8 +280,8 @@ show(named.reset_index(drop=True), digits=3)
 
 # %% [markdown]
 # Low intensity does not make a kernel memory-bound. The small `neg` is over before the memory
-# is busy: to start, and to go to memory and back, takes a microsecond or more at any size. A
-# faster card would not help; more work in one launch would. Mind the count, too: an `exp` or a
+# is busy: to start, and to go to memory and back, takes a microsecond or more at any size.
+# Faster memory would hardly help; more work in one launch would. Mind the count, too: an `exp` or a
 # cosine is one FLOP here and many instructions, so a kernel full of them may be short of
 # arithmetic left of the ridge.
 #
@@ -325,9 +326,9 @@ def layer_trace():
 layer = traces.read(recorded("04_layer", layer_trace))
 
 # %% [markdown]
-# From the trace: each kernel's operator, its time, and its FLOPs by `op_cost`; an operator that
-# it does not know, like dropout, counts one an element. The picture adds them up by kind; the
-# table lists the operators.
+# From the trace: each kernel's operator, its time, and by `op_cost` its FLOPs and bytes; an
+# operator that it does not know, like dropout, counts one FLOP an element. The picture adds up
+# by kind; the table lists the operators, the bandwidth of each over the copy ceiling last.
 
 # %%
 my_share = None  # your guess, in percent
@@ -336,29 +337,34 @@ KINDS |= dict.fromkeys(["aten::_softmax", "aten::native_layer_norm"], "norm, sof
 KINDS["aten::copy_"] = "copy"
 
 
-def flops_of(op):
+def work_of(op):
     cost = op_cost(op["name"], op["shapes"], op["types"])
-    return cost.flops if cost else math.prod(json.loads(op["shapes"])[0])
+    return cost or Cost(math.prod(json.loads(op["shapes"])[0]), math.nan)
 
 
 work = layer.kernels.groupby("op")["dur_us"].sum().rename("us").reset_index()
 work = work.join(layer.ops[["name", "shapes", "types"]].astype(object), on="op")
-work["flops"] = work.apply(flops_of, axis=1)
+work = work.join(pd.DataFrame([work_of(op) for _, op in work.iterrows()]))
 work["kind"] = work["name"].map(KINDS).fillna("pointwise")
 plots.work_and_time(work)
-by = work.groupby(["kind", "name"])[["flops", "us"]].sum() / len(layer.steps)
+by = work.groupby(["kind", "name"])[["flops", "bytes", "us"]].sum(min_count=1)
 share = by / by.sum()
 others = 1 - share.loc["matrix product"].sum()
-show(by.assign(of_flops=share["flops"], of_time=share["us"]).reset_index(), digits=3)
+of_copy = by["bytes"] / by["us"] * 1e6 / copy_rate
+by = by.drop(columns="bytes") / len(layer.steps)
+by = by.assign(of_flops=share["flops"], of_time=share["us"], of_copy=of_copy)
+show(by.reset_index(), digits=3)
 guess(my_share, 100 * others["us"], "%", "time outside matrix products")
 theirs = 100 - published("bert_flops")["tensor_contraction_share"]
 say(f"FLOPs outside matrix products: {others['flops']:.2%}; published, BERT: {theirs:.1f} %.")
 
 # %% [markdown]
-# Tensor cores made products fast; nothing made the rest fast, for it waits for memory. The
-# largest tensor here holds the attention scores, length x length for every head, and each plain
-# operator reads and writes all of it. This is why fused attention exists, and why "it has hardly
-# any FLOPs" is no excuse for an operator.
+# Tensor cores made products fast; the rest does little with what it moves. The largest tensor
+# holds the attention scores, length x length for every head, and each plain operator reads and
+# writes all of it: the reason for fused attention. The last column warns against "all of it is
+# memory-bound", though. Simple operators on large tensors come near the ceiling; normalising,
+# a GELU, and the copies that bring the heads' strides into order stay well below. And look at
+# `bmm`: with 64 numbers a head, even a matrix product may wait for the scores.
 #
 # > **Takeaway.** Look for time where the bytes are; FLOPs tell only where it should be.
 
@@ -396,25 +402,35 @@ guess(my_in_place, places["gpu_us"][0] / places["gpu_us"][1], "times", "neg() ov
 # %% [markdown]
 # One read and one write, in all three. In place saves the new tensor: memory, not time. What
 # speaks against it is autograd: backward needs some tensors of the forward pass as they were. A
-# hook sees which ones are saved. Then `y.mul_(2)` overwrites the result, and we ask for the
-# gradient.
+# hook sees which ones are saved. Then `y.mul_(2)` overwrites the result, without a hook and under
+# one, and we ask for the gradient.
 
 
 # %%
+def overwritten(function):
+    """Return what becomes of the gradient of 2 * function(x) at 1 when a result is doubled."""
+    x = torch.ones(1, requires_grad=True)
+    (right,) = torch.autograd.grad(2 * function(x), x)
+    try:
+        (found,) = torch.autograd.grad(function(x).mul_(2), x)
+    except RuntimeError:
+        return "refused"
+    return "right" if torch.equal(found, right) else "wrong"
+
+
 def who_may_overwrite():
+    functions = {"x + 1": lambda x: x + 1, "x.sin()": torch.sin, "x.square()": torch.square}
+    functions |= {f"x.{f.__name__}()": f for f in (torch.exp, torch.sigmoid, torch.relu)}
     rows = []
-    for name in ("add", "sin", "exp", "sigmoid", "relu", "square"):
-        x, kept = torch.ones(4, requires_grad=True), []
+    for name, function in functions.items():
+        x, kept = torch.ones(1, requires_grad=True), []
         with saved_tensors_hooks(lambda t, kept=kept: kept.append(t) or t, lambda t: t):
-            y = x + 1 if name == "add" else getattr(torch, name)(x)
+            y = function(x)
         places = {x.data_ptr(): "its input", y.data_ptr(): "its output"}
         saves = ", ".join(places[t.data_ptr()] for t in kept) or "nothing"
-        try:
-            y.mul_(2).sum().backward()
-            outcome = "works"
-        except RuntimeError as error:
-            outcome = type(error).__name__
-        rows.append({"y": f"{name}(x)", "saves": saves, "y.mul_(2)": outcome})
+        row = {"y": name, "saves": saves, "y.mul_(2)": overwritten(function)}
+        with saved_tensors_hooks(lambda t: t, lambda t: t):
+            rows.append(row | {"under a hook": overwritten(function)})
     return pd.DataFrame(rows)
 
 
@@ -422,8 +438,10 @@ show(recorded("04_overwrite", who_may_overwrite, cpu=True))
 
 # %% [markdown]
 # What saved its *output* cannot have it overwritten; what saved its input or nothing does not
-# mind. PyTorch counts a tensor's versions and refuses ("modified by an inplace operation"): an
-# error, not a wrong gradient. The derivative decides: that of `exp` is `exp` itself.
+# mind. The derivative decides: that of `exp` is `exp` itself. PyTorch counts a tensor's versions
+# and refuses ("modified by an inplace operation"): an error, not a wrong gradient. The last
+# column is a warning that we met by accident: under a hook that hands back the very tensor that
+# it was given, nobody checks. Let a hook keep `t.detach()`, or a copy.
 #
 # > **Takeaway.** In place is a remedy for memory; for speed, fuse.
 
@@ -530,14 +548,21 @@ seen = recorded("04_views", views)
 seen["of copy"] = seen["bytes"] / seen["gpu_us"].replace(0, math.nan) * 1e6 / copy_rate
 seen["moved_MB"] = seen.pop("bytes") / 1e6
 show(seen.drop(columns="flops"), digits=3)
+slow = seen.set_index("step")["gpu_us"]
+longer = slow["m.t().contiguous()"] / (2 * both["one_pass"][0] / copy_rate * 1e6)
+say(
+    f"Two passes promise much less for `m.t().contiguous()`: it takes **{longer:.1f} times** as "
+    f"long. `m + n.t()` takes {slow['m + n.t()'] / slow['m + n']:.1f} times as long as `m + n`."
+)
 
 # %% [markdown]
 # A view launches nothing. `reshape` is a view if the strides allow it, else a copy, and does not
 # say which; `contiguous` returns a tensor that is contiguous already. When all strides agree, the
 # kernel walks through memory as it lies. When they differ, somebody reads or writes across rows:
-# more transactions for the same bytes.
+# more transactions for the same bytes, so here the count of passes is too low. The copies in the
+# layer above are of this kind. A kernel that turns small tiles on the chip does better.
 #
-# > **Takeaway.** Views are free, copies are two passes; mixed strides cost more than they count.
+# > **Takeaway.** Views are free, copies of them are not; mixed strides cost more than they count.
 
 # %% [markdown]
 # ## Over the bus
@@ -571,6 +596,8 @@ plots.copies(with_others("04_copies", ways))
 speed = (ways["bytes"] / ways["wall_us"] / 1e3).set_axis(ways["way"])
 guess(my_pageable, speed["pageable"], "GB/s", "pageable")
 guess(my_pinned, speed["pinned"], "GB/s", "pinned")
+by_hand = speed["pin first, every time"] / speed["pageable"]
+say(f"Pinned by hand before every copy: {by_hand:.1f} times the pageable GB/s.")
 
 # %% [markdown]
 # Half of the claim so far. Now the overlap: one copy, and as many matmuls as take about as long.
@@ -631,20 +658,36 @@ def too_early():
     return {"early": early, "late": torch.count_nonzero(host[-1000:]).item()}
 
 
-show(recorded("04_overlap", overlap), digits=3)
+lanes = recorded("04_overlap", overlap)
+show(lanes, digits=3)
 both_copies = traces.read(recorded("04_overlap_trace", overlap_trace))
 plots.timeline(both_copies, title="First from pageable, then from pinned memory")
+side = lanes.set_index("step")["wall_ms"]
+apart = ways.set_index("way")["wall_us"]["pageable"] / 1e3 + side["matmuls alone"]
+say(
+    f"From pageable memory {side['side stream, pageable'] / apart:.1f} times as long as such a "
+    f"copy, timed above, and the matmuls one after another; pinned, "
+    f"{side['side stream, pinned'] / side['one stream, pinned']:.2f} times as long as in one stream."
+)
 read = recorded("04_too_early", too_early)
 say(f"Of the last 1,000 numbers had arrived: {read['early']} at once, {read['late']} later.")
 
 # %% [markdown]
 # The verdict. Pinned is faster: true. `non_blocking`: the host is free sooner from pinned memory;
-# pageable memory ignores it. Overlap: only with pinned memory *and* another stream. Pinning by
-# hand costs a copy on the host: pin where the data is made, as a `DataLoader` with
+# pageable memory ignores it. Overlap: only with pinned memory *and* another stream; with the
+# matmuls queued first, a pageable copy may run beside them, but still holds the host. Pinning by
+# hand holds the host for a copy of its own: pin where the data is made, as a `DataLoader` with
 # `pin_memory=True` does in a thread. Towards the host, `non_blocking` hands you a tensor that is
 # not yet filled: wait before you read it.
 #
 # > **Takeaway.** Pinned, non-blocking, other stream: overlap needs all three.
+
+# %% [markdown]
+# What surprised us: pinning by hand is said to be the slowest way of all. PyTorch keeps pinned
+# blocks and uses them again, and the next copy on the host runs beside the transfer before, so
+# in a loop it need not be; the first pinning of a block is dear and not in these times. What we
+# do not know: why pageable copies differ between two measurements. The host's memory and its
+# other work matter there; take your own numbers.
 
 # %% [markdown]
 # ## The ladder so far
@@ -675,7 +718,11 @@ def both_ways():
 def pointwise_part():
     names = ["rung", "tokens", "time_us", "host_us", "gpu_us", "cold_us"]
     names += ["kernels_per_step", "bytes", "flops"]
-    return pd.DataFrame(in_fresh_process(both_ways), columns=names)
+    part = pd.DataFrame(in_fresh_process(both_ways), columns=names)
+    part["flops"] = part.groupby("tokens")["flops"].transform("max")  # as eager counts them
+    rows = part[["rung", "flops", "bytes", "cold_us"]].to_numpy()
+    regime = pd.Series([placed(*row)["verdict"] for row in rows])
+    return part.assign(regime=regime.mask(part["gpu_us"] < 0.8 * part["time_us"], "overhead"))
 
 
 part = recorded("04_rung", pointwise_part)
@@ -686,29 +733,29 @@ part = recorded("04_rung", pointwise_part)
 # than four fifths of the wait, else the roof that the kernels are near.
 
 # %%
-part["flops"] = part.groupby("tokens")["flops"].transform("max")  # as eager counts them
 at = [
     placed(f"{row.rung.split()[-1]}, {row.tokens}", row.flops, row.bytes, row.cold_us)
     for row in part.itertuples()
 ]
 only = {"fp32": roofs["fp32"]}
 plots.roofline(pd.DataFrame(at), only, "GELU and product, alone: near the slope or not?")
-waiting = part["gpu_us"] < 0.8 * part["time_us"]
-part["regime"] = [
-    "overhead" if waits else row["verdict"] for waits, row in zip(waiting, at, strict=True)
-]
 show(ladder("04", part), digits=3)
 eager, fused = (part.iloc[i] for i in (0, 1))
 say(
-    f"At 8192 tokens: {eager.bytes / fused.bytes:.2f} times fewer bytes, "
-    f"**{eager.cold_us / fused.cold_us:.2f} times** faster: {fused.cold_us:.1f} us. "
-    f"Published, an A100: {published('geglu_mlp_8192x768x3072')['gelu_mul_inductor']} us."
+    f"At 8192 tokens: {eager.bytes / fused.bytes:.2f} times fewer bytes, on the GPU "
+    f"**{eager.cold_us / fused.cold_us:.2f} times** faster: {fused.cold_us:.1f} us, at "
+    f"{at[1]['of_memory']:.0%} of the copy ceiling after {at[0]['of_memory']:.0%}. What you wait "
+    f"for: {eager.time_us:.1f} us eager, {fused.time_us:.1f} us compiled. Published, an A100: "
+    f"{published('geglu_mlp_8192x768x3072')['gelu_mul_inductor']} us."
 )
 
 # %% [markdown]
-# What fusing is worth in this block is the difference of two rows, and no more: the rest is
-# matmuls. To remove the other three passes, GELU and product would have to move into a matmul's
-# *epilogue*. At 64 tokens the GPU waits for the host, and few bytes are left to save.
+# What fusing is worth in this block is the difference of two rows' GPU time, and no more: the
+# rest is matmuls. If that gain is less than the bytes promised, the fused kernel's share of the
+# ceiling fell; GELU's arithmetic and an L2 that holds some of eager mode's hidden tensor are our
+# suspects. And a compiled call costs the host more than it looks: where the host sets the pace,
+# the wait gets no shorter. At 64 tokens the GPU waits for the host, and few bytes are left to
+# save. To remove the other three passes, both would have to move into a matmul's *epilogue*.
 
 # %% [markdown]
 # ## Exercises
@@ -764,7 +811,7 @@ check("which copy", remedies, truth)
 remedies = {
     "a": "pinned, side stream",  # the copy can hide behind the computing
     "b": "wait before reading",  # a plain copy waits by itself
-    "c": "nothing",  # pinning copies on the host first: it pays when used again and again
+    "c": "nothing",  # new pinned memory is dear: it pays when used again and again
 }
 check("which copy", remedies, truth)
 

@@ -78,9 +78,9 @@ def first_calls(more):
 
 
 # %% [markdown]
-# A process has one first call, and a cache on disk may still hold yesterday's work. So each kind
-# of first call gets a fresh process, with caches in a folder of its own (Inductor's and Triton's:
-# `TORCHINDUCTOR_CACHE_DIR`). The processes serve the next section as well.
+# A process has one first call, and a cache on disk may hold yesterday's work. So each kind of first
+# call gets a fresh process, its caches (Inductor's and Triton's: `TORCHINDUCTOR_CACHE_DIR`) in a
+# folder of our own. The next section uses the same processes.
 
 
 # %%
@@ -111,9 +111,11 @@ say(
 )
 
 # %% [markdown]
-# Every dot is one call, with a synchronisation behind it. A first call in eager mode is slow as
-# well: it loads libraries and kernels. The average of the compiled calls is the work of a single
-# one: a benchmark that includes it measures the compiler.
+# A first call in eager mode is slow as well: it loads libraries and kernels. The average of the
+# compiled calls is the work of a single one: a benchmark that includes it measures the compiler.
+#
+# Behind every dot stands a synchronisation, so each call shows the host's work before the first
+# kernel; a loop without hides it behind earlier kernels.
 #
 # > **Takeaway.** Compiling happens at the first call: time it, and report it, apart.
 
@@ -124,9 +126,8 @@ say(
 # into simpler operators and adds a backward graph if one is needed, **Inductor** plans which of
 # them share a kernel and writes it, **Triton** compiles it for the GPU (C++ for the CPU).
 #
-# The first picture takes the cold call apart; *other* is what no counter of PyTorch's claims. The
-# second adds a process that finds the cold one's cache, one with caches switched off, and a
-# second shape in the cold process.
+# First the cold call, taken apart (*other*: what no counter of PyTorch's claims); then beside it
+# a process that finds its cache, one without caches, and a second shape in the cold process.
 #
 # **Guess.** Which station takes longest? Which shrink with a warm cache?
 
@@ -150,16 +151,17 @@ by_phase = phases.pivot(index="phase", columns="kind", values="us").fillna(0)
 saved, was = by_phase["cold"] - by_phase["warm"], phases.groupby("kind").cache.first()
 say(
     f"The cache: {', '.join(f'{kind} {was[kind]}' for kind in phases.kind.unique())}. A warm "
-    f"one takes the first call from {total['cold']:.1f} to {total['warm']:.1f} s; of that "
-    f"*{saved.idxmax()}* is {saved.max() / saved.sum():.0%}."
+    f"one takes the first call from {total['cold']:.1f} to {total['warm']:.1f} s. Most is "
+    f"saved in *{saved.idxmax()}*: {saved.max() / 1e6:.1f} s."
 )
 
 # %% [markdown]
 # The cache is looked up by what was traced, so tracing comes first: a hit spares Inductor and
-# Triton their work, never Dynamo. A new shape in a running process is another graph, and misses.
-# Ask the counters whether there was a hit; a fast start may have other reasons.
+# Triton their work, never Dynamo. A new shape in a running process is another graph, and misses; it
+# is cheaper all the same, for the first compilation of a process starts the compiler, too. These
+# are single runs: a station can take twice as long in the next.
 #
-# > **Takeaway.** A warm cache saves code generation and kernel compilation, not tracing.
+# > **Takeaway.** A warm cache saves the work of Inductor and Triton, not tracing.
 
 # %% [markdown]
 # ## What every later call costs
@@ -198,9 +200,8 @@ def profiled(step, wall_us):
 
 
 # %% [markdown]
-# Two measurements a minute apart cannot be compared on a host that drifts. `in_turn` alternates
-# blocks of each variant and reads two clocks: when the host has queued a block, and when the GPU
-# has finished it. Profiles come last.
+# A host drifts, so `in_turn` alternates blocks of each variant. It reads two clocks: when the host
+# has queued a block, and when the GPU has finished it. Profiles come last.
 
 
 # %%
@@ -231,9 +232,9 @@ def timed_steps():
 
 
 # %% [markdown]
-# One fresh process with an empty cache takes all these times, those of the modes in a later section
-# included. `first_s` is what a case adds to a process that compiles anyway. The picture divides
-# total times, compiled over eager: where a line falls below 1, the first call has paid.
+# One fresh process with an empty cache takes all these times, those of the modes later on included.
+# `first_s` is what a case adds to a process that compiles anyway. The picture divides total times:
+# where a line falls below 1, the first call has paid.
 
 
 # %%
@@ -257,6 +258,7 @@ cases["first_us"] = default.first_us
 plots_compile.break_even(cases.rename_axis("case").reset_index())
 pays = [compiling.break_even(*row) for row in cases.itertuples(index=False)]
 cases["host_eager_us"], cases["host_compiled_us"] = eager.host_us, default.host_us
+cases["host_ratio"] = default.host_us / eager.host_us
 cases["first_s"] = cases.pop("first_us") / 1e6
 cases["pays_after"] = [f"{calls:,.0f} calls" if calls else "never" for calls in pays]
 show(cases.reset_index(names="case"), digits=3)
@@ -264,8 +266,8 @@ show(cases.reset_index(names="case"), digits=3)
 # %% [markdown]
 # The first call has paid after `first call / (eager - compiled)` calls, or never if nothing is
 # saved. Fusing saves GPU work; guards and wrapper cost host time, where eager mode pays for
-# dispatch. One small operation offers nothing to fuse, and a step that waits for the host gains
-# nothing from shorter kernels.
+# dispatch. One small operation leaves next to nothing to save, and a step that waits for the host
+# gains nothing from shorter kernels.
 #
 # > **Takeaway.** The gain of a call must be positive, and large enough for the calls you will
 # > make: multiply before you compile.
@@ -307,8 +309,8 @@ three = {
 plots.small_timelines(three)
 
 # %% [markdown]
-# One step of each: host, calls, GPU. The table lists the GPU's work in a step, copies included,
-# with the operator that asked for it.
+# One step of each. The table lists the GPU's work in a step, copies included, with the operator
+# that asked for it.
 
 # %%
 rows, host = [], {}
@@ -338,10 +340,13 @@ say(
 )
 
 # %% [markdown]
-# `addmm` adds b in the matmul's **epilogue**, while the product still lies in registers. But the
-# library updates its output in place, so a matrix b is copied there first, and a copy is traffic
-# too. A vector is read in the epilogue directly. The compiler fused nothing here: it picked
-# another operator, and the library does the rest. The host pays guards and wrapper for it.
+# `addmm` adds b in the matmul's **epilogue**, while the product still lies in registers. But here
+# the library updates its output in place, so a matrix b is copied there first. Count passes of 32
+# MiB: eager's add reads two and writes one; the copy reads and writes one, the epilogue reads one.
+# Three either way, and two commands to the GPU: nothing is saved.
+#
+# A vector is read in the epilogue directly. The compiler fused nothing: it picked another operator.
+# The host pays guards and wrapper for it, here also the profiler.
 #
 # > **Takeaway.** Count kernels and copies after compiling; one operator is not always one kernel.
 
@@ -363,7 +368,8 @@ def kernel_text():
 
 
 text = recorded("05_kernel", kernel_text)
-constants = dict(re.findall(r"(tmp\d+) = ([\d.]+)$", text, re.M))
+number = r"(tmp\d+) = (?:tl\.full\(\[1\], )?([\d.]+)(?:, tl\.float32\))?$"  # in 2.11 a tl.full
+constants = dict(re.findall(number, text, re.M))
 for name, value in constants.items():
     text = re.sub(rf"^ *{name} = .*\n", "", text, flags=re.M)
     text = re.sub(rf"\b{name}\b", value, text)
@@ -371,10 +377,10 @@ print("\n".join(line.split("  #")[0][:95] for line in text.splitlines()[:24]))
 say(f"What the name says: {decode(text.partition('(')[0].removeprefix('def '))}.")
 
 # %% [markdown]
-# Two loads, one `tl.store`: the GELU's own result never reaches memory. After the load everything
-# is `float32`, rounded once at the end; eager mode rounds after each operator. So the two results
-# differ: which is wrong? **Guess**, then judge both by a third in double precision. Something that
-# is wrong indeed, SiLU in place of GELU, goes the same way.
+# Two loads, one `tl.store`: the GELU's own result never reaches memory. After the load everything is `float32`, rounded once at the end;
+# eager mode rounds after each operator. So the two results differ: which is wrong? **Guess**, then
+# judge both by a third in double precision. Something that is wrong indeed, SiLU in place of GELU,
+# goes the same way.
 
 
 # %%
@@ -405,17 +411,16 @@ show(verdicts, digits=2)
 
 # %% [markdown]
 # Errors are relative to the largest value. A result passes if its error is at most twice that of
-# eager mode, plus one rounding. To require that compiled equals eager would fail good code. Mind
-# the other side: whatever errs by less than a rounding of 16 bits passes, too; judge it in fp32.
+# eager mode, plus one rounding. To require that compiled equals eager would fail good code. But
+# what errs by less than a rounding of 16 bits passes, too; judge it in fp32.
 #
 # > **Takeaway.** Different from eager is no verdict: judge both against a higher precision.
 
 # %% [markdown]
 # ## What makes it compile again
 #
-# A backend is a function that gets a graph and returns something to call. This one compiles
-# nothing, and tells what each call did. It needs no GPU: this section and the next run on any
-# machine.
+# A backend gets a graph and returns something to call. This one compiles nothing, and tells what
+# each call did. This section and the next need no GPU.
 #
 # **Guess.** Batches of 2, 3, 4, ... 13 rows: how many compilations? 8, 16, 1, 24 rows? An integer
 # argument that counts up?
@@ -447,8 +452,8 @@ def strip(calls, dynamic=None):
 
 # %% [markdown]
 # Four series of calls: more and more rows, rows with a 1 among them, an integer that counts up, and
-# other kinds of tensor (dtype, strides, a call without gradients, a leaf that requires one). Each
-# with `dynamic=False`, with `dynamic=True`, and with the setting left alone.
+# other kinds of tensor (dtype, strides, a call without gradients, a leaf that requires one). The
+# first three with `dynamic=False`, with the setting left alone, and with `dynamic=True`.
 
 
 # %%
@@ -478,10 +483,14 @@ plots_compile.compile_strip(story)
 # %% [markdown]
 # A size is first taken as a constant; when it changes, Dynamo makes it a variable, for all sizes
 # but 0 and 1, which stay special. With `dynamic=False` every value is a new graph until the limit
-# of eight; from then on calls run eager. For dtype, strides or grad mode no variable can stand.
+# of eight (`torch._dynamo.config.recompile_limit`); from then on calls run eager. For dtype, strides
+# or grad mode no variable can stand.
 #
-# What is checked, and what has failed? `explain` lists the guards of one call, `watch` what made
-# several calls compile again: with 16 rows after 8, with 1, with another dtype.
+# Even `dynamic=True` compiled at 16 rows after 8, of 8 columns: two sizes that are equal at first
+# get one variable, and a guard.
+#
+# `explain` lists the guards of one call, `watch` what made several compile again: here 16 rows after
+# 8, then 1, then another dtype.
 
 
 # %%
@@ -501,8 +510,7 @@ text = recorded("05_guards", guards, cpu=True)
 print("\n".join(line[:95] for line in text.splitlines()[:24]))
 
 # %% [markdown]
-# Each guard is tested at every call; a setting of PyTorch's, `TORCH_LOGS=recompiles`, prints those
-# that fail. Remedies: `dynamic=True` or `torch._dynamo.mark_dynamic`, padding to a few sizes, a
+# Each guard is tested at every call; `TORCH_LOGS=recompiles` prints those that fail. Remedies: `dynamic=True` or `torch._dynamo.mark_dynamic`, padding to a few sizes, a
 # warm-up call in the grad mode and dtype of the run.
 #
 # > **Takeaway.** Past eight versions a function runs eager, with one line in a log: count
@@ -544,8 +552,8 @@ say(f"{len(broken)} breaks, **{broken.graphs[0]} graphs**, each with guards of i
 
 # %% [markdown]
 # A break is no error: the result is the same. But nothing is fused across it, each piece pays for
-# guards and wrapper, and `.item()` waits for the GPU at every call. Tools count in different ways;
-# stay with one. `torch.compile(fn, fullgraph=True)` raises at the first break instead: put that
+# guards and wrapper, and the `if` and `.item()` wait for the GPU at every call, as in eager mode.
+# Tools count in different ways; stay with one. `torch.compile(fn, fullgraph=True)` raises at the first break instead: put that
 # into a test.
 #
 # > **Takeaway.** Compile with `fullgraph=True` where you can, and let the error name the line.
@@ -556,8 +564,8 @@ say(f"{len(broken)} breaks, **{broken.graphs[0]} graphs**, each with guards of i
 # `mode="reduce-overhead"` records the kernels as a CUDA graph and replays it: one launch a call.
 # `"max-autotune"` does that too, and first times many kernels for each matmul.
 #
-# **Guess.** The block at 64 tokens waits for the host most of the time. What will a call take
-# with a CUDA graph? And at 8192 tokens?
+# **Guess.** With 64 tokens the GPU waits for the host most of the time. What will a call take with
+# a CUDA graph, against eager mode and against the default? And at 8192 tokens?
 
 # %%
 blocks = steps[steps.what.str.startswith("block")].reset_index(drop=True)
@@ -567,19 +575,28 @@ show(blocks, digits=3)
 small, large = by.loc["block, 64 tokens"], by.loc["block, 8192 tokens"]
 gain = small.wall_us["eager"] / small.wall_us
 ratio = large.wall_us["eager"] / large.wall_us
+graph, usual = gain["reduce-overhead"], gain["default"]
 say(
-    f"Over eager at 64 tokens: default {gain['default']:.2f}, reduce-overhead "
-    f"**{gain['reduce-overhead']:.2f}**, max-autotune {gain['max-autotune']:.2f} times as "
-    f"fast. At 8192: {ratio['default']:.2f} and {ratio['reduce-overhead']:.2f}. First calls "
-    f"at 64: {small.first_us['default'] / 1e6:.1f} s by default, "
-    f"{small.first_us['max-autotune'] / 1e6:.0f} s with max-autotune."
+    f"Times as fast as eager at 64 tokens: default {usual:.2f}, reduce-overhead "
+    f"**{graph:.2f}**, max-autotune {gain['max-autotune']:.2f}. So the graph is worth a "
+    f"factor of {graph / usual:.2f} and {'beats' if graph > 1 else 'does not beat'} eager. At 8192: "
+    f"{ratio['default']:.2f} and {ratio['reduce-overhead']:.2f}. Tuning took the first call "
+    f"at 64 from {small.first_us['reduce-overhead'] / 1e6:.1f} to "
+    f"{small.first_us['max-autotune'] / 1e6:.0f} s, the GPU's work from "
+    f"{small.gpu_us['reduce-overhead']:.0f} to {small.gpu_us['max-autotune']:.0f} us."
 )
 
 # %% [markdown]
-# One launch instead of many helps as far as the GPU was waiting; where it is busy, the graph adds
-# a copy of the inputs to its own addresses. Tuning asks for at least 68 multiprocessors: smaller
-# GPUs (a T4 has 40, an L4 58) warn "Not enough SMs" and use the library's kernels.
+# Against default mode one launch instead of many helps as far as the GPU was waiting; where it is
+# busy, there is a copy more to do: of the inputs, to the graph's own addresses. Guards, wrapper,
+# that copy and the graph's bookkeeping are paid once a call: much beside the launches of a
+# few kernels, where eager mode may stay ahead, little beside hundreds.
 #
+# Tuning times its candidates one by one: whether the choice is better *in* the step, measure. It
+# asks for at least 68 multiprocessors: smaller GPUs (a T4 has 40, an L4 58) warn "Not enough SMs"
+# and use the library's kernels.
+
+# %% [markdown]
 # A graph writes to its own addresses, too. **Guess**: you keep a result and call again with
 # another input. What is in the result that you kept?
 
@@ -612,18 +629,20 @@ for line in recorded("05_overwritten", overwritten).splitlines():
     print(textwrap.fill(line, 95, subsequent_indent="    "))
 
 # %% [markdown]
-# The memory belongs to the next call; what must outlive it has to be cloned. And where a graph
-# cannot be used, as for `add_one`, which changes its input, it is skipped without an error: if
-# this mode changes nothing, ask `explain(...).cudagraphs` why.
+# The memory belongs to the next call; what must outlive it has to be cloned. While
+# a graph warms up or is recorded, PyTorch notices what you kept, and reading it raises
+# "overwritten by a subsequent run". A replay checks nothing: the numbers are simply others.
 #
-# > **Takeaway.** Fixed shapes and a waiting GPU: reduce-overhead. A busy GPU: default. Tune only
-# > where matmuls decide and the run is long.
+# Where a graph cannot be used, as for `add_one`, which changes its input, it is skipped without an
+# error: if this mode changes nothing, ask `explain(...).cudagraphs`.
+#
+# > **Takeaway.** Many small kernels, fixed shapes, a waiting GPU: try reduce-overhead. A busy GPU:
+# > default. Tune where matmuls decide and the run is long. Time each against eager.
 
 # %% [markdown]
 # ## The ladder so far
 #
-# The compiled block at both sizes, and as a CUDA graph at 64 tokens, from the process that timed
-# the modes in turn.
+# The compiled block at both sizes, and as a CUDA graph at 64 tokens, from that same process.
 
 
 # %%
@@ -648,7 +667,7 @@ say(
 
 # %% [markdown]
 # Compiling made one kernel of two and left the matmuls as they are. At 64 tokens the kernels never
-# were the problem; what remains of the wait is the call: guards, the input's copy, the replay.
+# were the problem; what remains is the call: guards, the input's copy, the replay.
 
 # %% [markdown]
 # ## Exercises
@@ -737,7 +756,7 @@ check("whole", try_out(whole), [True, True])
 # **4. Pick.** For each of four programs choose `"eager"`, `"default"`, `"reduce-overhead"` or
 # `"max-autotune"`; each occurs once.
 #
-# - a: one shape, the GPU busy a tenth of the time, thousands of calls an hour;
+# - a: one shape, hundreds of small kernels a call, the GPU busy a tenth of the time, all day long;
 # - b: a test that calls its model 50 times; compiling takes 20 s and would save 1 ms a call;
 # - c: training for a week, the GPU busy, nearly all of it in matmuls of odd shapes;
 # - d: the GPU busy, half of it in chains of pointwise operators; restarted every hour.
@@ -749,7 +768,7 @@ check("pick", modes, best)
 
 # %% tags=["solution"]
 modes = {
-    "a": "reduce-overhead",  # a launch instead of many: the host was what it waited for
+    "a": "reduce-overhead",  # a launch instead of hundreds: it waited for the host
     "b": "eager",  # 50 calls save 50 ms of 20 s
     "c": "max-autotune",  # only other matmul kernels can help, and a week pays for the search
     "d": "default",  # fusing saves traffic; tuning matmuls every hour would not pay
