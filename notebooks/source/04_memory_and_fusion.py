@@ -133,17 +133,18 @@ gain = us["cos(cos(x)), eager"] / us["cos(cos(x)), compiled"]
 guess(my_times, gain, "times", "cos(cos(x)), two kernels over one")
 for expression, how in (("cos(cos(x))", "compiled"), ("x + 2 * y", "by hand")):
     two, one = f"{expression}, eager", f"{expression}, {how}"
+    before, after = passed[two], passed[one]
     say(
-        f"`{expression}`: {passed[two]:.0f} passes become {passed[one]:.0f}; the count promises "
-        f"{passed[two] / passed[one]:.2f} times, {how} it is **{us[two] / us[one]:.2f}** times."
+        f"`{expression}`: {before:.0f} passes become {after:.0f}; the count promises "
+        f"{before / after:.2f} times, {how} it is **{us[two] / us[one]:.2f}** times."
     )
 
 # %% [markdown]
 # Eager mode uses its bandwidth well; it moves too much. So fusing helps although no kernel was
 # slow, and the gain can be counted before anything is written: passes before over passes after.
 # Every input of every kernel is a read, every output a write; what stays in a register is free,
-# and so is a Python scalar. Where the fused cosines miss what the count promised, two of them in
-# one pass probably no longer hide behind its bytes; how much arithmetic does comes next.
+# and so is a Python scalar. Where the fused cosines miss the count, their arithmetic probably no
+# longer hides behind the bytes.
 #
 # > **Takeaway.** A memory-bound expression costs its passes over the data: count them, fuse,
 # > count again.
@@ -188,8 +189,8 @@ sweep = recorded("04_intensity", intensity)
 # The compiler makes one kernel of each chain. Its bytes come from its trace, its FLOPs from that
 # of the same chain in eager mode. Three curves: bandwidth over the copy ceiling; FLOP/s over the
 # card's fp32 peak *without tensor cores* (the datasheet's, or else the best measured here); time
-# over that of moving the bytes. Grey is where a published A100 turned (Horace He, 2022; his chain
-# only multiplied, but a multiply-add is one instruction as well).
+# over that of moving the bytes. Grey is where a published A100 turned (Horace He, 2022): a chain
+# of multiplications, which are as many instructions.
 
 # %%
 everyone = with_others("04_intensity", sweep)
@@ -327,8 +328,8 @@ layer = traces.read(recorded("04_layer", layer_trace))
 
 # %% [markdown]
 # From the trace: each kernel's operator, its time, and by `op_cost` its FLOPs and bytes; an
-# operator that it does not know, like dropout, counts one FLOP an element. The picture adds up
-# by kind; the table lists the operators, the bandwidth of each over the copy ceiling last.
+# operator that it does not know, like dropout, counts one FLOP an element. `of_copy` is the
+# bandwidth over the copy ceiling.
 
 # %%
 my_share = None  # your guess, in percent
@@ -350,21 +351,19 @@ plots.work_and_time(work)
 by = work.groupby(["kind", "name"])[["flops", "bytes", "us"]].sum(min_count=1)
 share = by / by.sum()
 others = 1 - share.loc["matrix product"].sum()
-of_copy = by["bytes"] / by["us"] * 1e6 / copy_rate
-by = by.drop(columns="bytes") / len(layer.steps)
-by = by.assign(of_flops=share["flops"], of_time=share["us"], of_copy=of_copy)
-show(by.reset_index(), digits=3)
+by["of_copy"] = by.pop("bytes") / by["us"] * 1e6 / copy_rate
+by[["flops", "us"]] /= len(layer.steps)
+show(by.join(share[["flops", "us"]].add_prefix("share_of_")).reset_index(), digits=3)
 guess(my_share, 100 * others["us"], "%", "time outside matrix products")
 theirs = 100 - published("bert_flops")["tensor_contraction_share"]
 say(f"FLOPs outside matrix products: {others['flops']:.2%}; published, BERT: {theirs:.1f} %.")
 
 # %% [markdown]
-# Tensor cores made products fast; the rest does little with what it moves. The largest tensor
-# holds the attention scores, length x length for every head, and each plain operator reads and
-# writes all of it: the reason for fused attention. The last column warns against "all of it is
-# memory-bound", though. Simple operators on large tensors come near the ceiling; normalising,
-# a GELU, and the copies that bring the heads' strides into order stay well below. And look at
-# `bmm`: with 64 numbers a head, even a matrix product may wait for the scores.
+# Tensor cores made products fast; the rest does little with what it moves. Every plain operator
+# on the attention scores, length x length a head, reads and writes all of them: the reason for
+# fused attention. Simple operators on large tensors come near the ceiling; normalising, a GELU,
+# and the copies that reorder the heads stay well below. With 64 numbers a head, even a matrix
+# product (`bmm`) may wait for memory.
 #
 # > **Takeaway.** Look for time where the bytes are; FLOPs tell only where it should be.
 
@@ -408,7 +407,6 @@ guess(my_in_place, places["gpu_us"][0] / places["gpu_us"][1], "times", "neg() ov
 
 # %%
 def overwritten(function):
-    """Return what becomes of the gradient of 2 * function(x) at 1 when a result is doubled."""
     x = torch.ones(1, requires_grad=True)
     (right,) = torch.autograd.grad(2 * function(x), x)
     try:
@@ -419,29 +417,26 @@ def overwritten(function):
 
 
 def who_may_overwrite():
-    functions = {"x + 1": lambda x: x + 1, "x.sin()": torch.sin, "x.square()": torch.square}
-    functions |= {f"x.{f.__name__}()": f for f in (torch.exp, torch.sigmoid, torch.relu)}
     rows = []
-    for name, function in functions.items():
+    for f in (torch.neg, torch.sin, torch.square, torch.exp, torch.sigmoid, torch.relu):
         x, kept = torch.ones(1, requires_grad=True), []
         with saved_tensors_hooks(lambda t, kept=kept: kept.append(t) or t, lambda t: t):
-            y = function(x)
+            y = f(x)
         places = {x.data_ptr(): "its input", y.data_ptr(): "its output"}
         saves = ", ".join(places[t.data_ptr()] for t in kept) or "nothing"
-        row = {"y": name, "saves": saves, "y.mul_(2)": overwritten(function)}
         with saved_tensors_hooks(lambda t: t, lambda t: t):
-            rows.append(row | {"under a hook": overwritten(function)})
-    return pd.DataFrame(rows)
+            hooked = overwritten(f)
+        rows.append([f"{f.__name__}(x)", saves, overwritten(f), hooked])
+    return pd.DataFrame(rows, columns=["y", "saves", "y.mul_(2)", "under a hook"])
 
 
 show(recorded("04_overwrite", who_may_overwrite, cpu=True))
 
 # %% [markdown]
 # What saved its *output* cannot have it overwritten; what saved its input or nothing does not
-# mind. The derivative decides: that of `exp` is `exp` itself. PyTorch counts a tensor's versions
-# and refuses ("modified by an inplace operation"): an error, not a wrong gradient. The last
-# column is a warning that we met by accident: under a hook that hands back the very tensor that
-# it was given, nobody checks. Let a hook keep `t.detach()`, or a copy.
+# mind: `exp` is its own derivative. PyTorch counts a tensor's versions and refuses: an error, not
+# a wrong gradient. We met the last column by accident: under a hook that hands back the tensor
+# it was given, nobody checks.
 #
 # > **Takeaway.** In place is a remedy for memory; for speed, fuse.
 
@@ -507,9 +502,8 @@ say(
 
 # %% [markdown]
 # The compiled forward pass saves its input and nothing else. Look for `sigmoid` in the name of
-# the backward kernel: it computes the forward pass again, from that input. More FLOPs and fewer
-# bytes, where FLOPs are free. A matmul is dear and is not recomputed; for those there is
-# activation checkpointing, which trades time for memory.
+# the backward kernel: it computes the forward pass again, from that input. A matmul is dear and
+# is not recomputed; for those there is activation checkpointing, which trades time for memory.
 #
 # > **Takeaway.** Below the ridge, computing a value again is cheaper than fetching it.
 
@@ -548,19 +542,12 @@ seen = recorded("04_views", views)
 seen["of copy"] = seen["bytes"] / seen["gpu_us"].replace(0, math.nan) * 1e6 / copy_rate
 seen["moved_MB"] = seen.pop("bytes") / 1e6
 show(seen.drop(columns="flops"), digits=3)
-slow = seen.set_index("step")["gpu_us"]
-longer = slow["m.t().contiguous()"] / (2 * both["one_pass"][0] / copy_rate * 1e6)
-say(
-    f"Two passes promise much less for `m.t().contiguous()`: it takes **{longer:.1f} times** as "
-    f"long. `m + n.t()` takes {slow['m + n.t()'] / slow['m + n']:.1f} times as long as `m + n`."
-)
-
 # %% [markdown]
 # A view launches nothing. `reshape` is a view if the strides allow it, else a copy, and does not
 # say which; `contiguous` returns a tensor that is contiguous already. When all strides agree, the
 # kernel walks through memory as it lies. When they differ, somebody reads or writes across rows:
-# more transactions for the same bytes, so here the count of passes is too low. The copies in the
-# layer above are of this kind. A kernel that turns small tiles on the chip does better.
+# more transactions for the same bytes, so here the count of passes is too low, as for the copies
+# in the layer above.
 #
 # > **Takeaway.** Views are free, copies of them are not; mixed strides cost more than they count.
 
@@ -600,7 +587,8 @@ by_hand = speed["pin first, every time"] / speed["pageable"]
 say(f"Pinned by hand before every copy: {by_hand:.1f} times the pageable GB/s.")
 
 # %% [markdown]
-# Half of the claim so far. Now the overlap: one copy, and as many matmuls as take about as long.
+# Pinning by hand need not be slow in a loop: PyTorch uses pinned blocks again, and the host copies
+# while the GPU fetches. Now the overlap: one copy, and as many matmuls as take about as long.
 # The copy stands first, as when the next batch is fetched; on a *side stream* it may run beside
 # the matmuls.
 
@@ -658,36 +646,20 @@ def too_early():
     return {"early": early, "late": torch.count_nonzero(host[-1000:]).item()}
 
 
-lanes = recorded("04_overlap", overlap)
-show(lanes, digits=3)
+show(recorded("04_overlap", overlap), digits=3)
 both_copies = traces.read(recorded("04_overlap_trace", overlap_trace))
 plots.timeline(both_copies, title="First from pageable, then from pinned memory")
-side = lanes.set_index("step")["wall_ms"]
-apart = ways.set_index("way")["wall_us"]["pageable"] / 1e3 + side["matmuls alone"]
-say(
-    f"From pageable memory {side['side stream, pageable'] / apart:.1f} times as long as such a "
-    f"copy, timed above, and the matmuls one after another; pinned, "
-    f"{side['side stream, pinned'] / side['one stream, pinned']:.2f} times as long as in one stream."
-)
 read = recorded("04_too_early", too_early)
 say(f"Of the last 1,000 numbers had arrived: {read['early']} at once, {read['late']} later.")
 
 # %% [markdown]
 # The verdict. Pinned is faster: true. `non_blocking`: the host is free sooner from pinned memory;
-# pageable memory ignores it. Overlap: only with pinned memory *and* another stream; with the
-# matmuls queued first, a pageable copy may run beside them, but still holds the host. Pinning by
-# hand holds the host for a copy of its own: pin where the data is made, as a `DataLoader` with
-# `pin_memory=True` does in a thread. Towards the host, `non_blocking` hands you a tensor that is
-# not yet filled: wait before you read it.
+# pageable memory ignores it. Overlap: only with pinned memory *and* another stream, for a
+# pageable copy holds the host before it can launch the matmuls. Pinning by hand holds the host
+# for a copy of its own; a `DataLoader` with `pin_memory=True` pins in a thread. Towards the host,
+# `non_blocking` hands you a tensor that is not yet filled: wait before you read it.
 #
 # > **Takeaway.** Pinned, non-blocking, other stream: overlap needs all three.
-
-# %% [markdown]
-# What surprised us: pinning by hand is said to be the slowest way of all. PyTorch keeps pinned
-# blocks and uses them again, and the next copy on the host runs beside the transfer before, so
-# in a loop it need not be; the first pinning of a block is dear and not in these times. What we
-# do not know: why pageable copies differ between two measurements. The host's memory and its
-# other work matter there; take your own numbers.
 
 # %% [markdown]
 # ## The ladder so far
@@ -708,31 +680,28 @@ def both_ways():
         gate, up = torch.randn(2, tokens, 3072, device="cuda", dtype=native_dtype())
         both = {"eager": partial(gelu_mul, gate, up), "compiled": partial(fused, gate, up)}
         for each in compare(both).itertuples():
-            step = both[each.name]
-            warm = time_gpu(step, cold_l2=False).median
+            warm = time_gpu(step := both[each.name], cold_l2=False).median
             row = [f"GELU and product, {each.name}", tokens, each.median_us, each.host_us]
             rows.append([*row, warm, each.gpu_us, step])
     return [[*row, *counted(step).values()] for *row, step in rows]
 
 
 def pointwise_part():
-    names = ["rung", "tokens", "time_us", "host_us", "gpu_us", "cold_us"]
-    names += ["kernels_per_step", "bytes", "flops"]
+    names = "rung tokens time_us host_us gpu_us cold_us kernels_per_step bytes flops".split()
     part = pd.DataFrame(in_fresh_process(both_ways), columns=names)
     part["flops"] = part.groupby("tokens")["flops"].transform("max")  # as eager counts them
-    rows = part[["rung", "flops", "bytes", "cold_us"]].to_numpy()
-    regime = pd.Series([placed(*row)["verdict"] for row in rows])
-    return part.assign(regime=regime.mask(part["gpu_us"] < 0.8 * part["time_us"], "overhead"))
+    near = [placed("", p.flops, p.bytes, p.cold_us)["verdict"] for p in part.itertuples()]
+    waits = part["gpu_us"] < 0.8 * part["time_us"]
+    return part.assign(regime=pd.Series(near).mask(waits, "overhead"))
 
-
-part = recorded("04_rung", pointwise_part)
 
 # %% [markdown]
-# GELU and product count as two FLOPs a number here, taken from the eager trace; a real GELU takes
-# more, under the same roof. The regime in the ladder is overhead where the GPU works for less
+# GELU and product count as two FLOPs a number, as in the eager trace; a real GELU takes more. The
+# regime in the ladder is overhead where the GPU works for less
 # than four fifths of the wait, else the roof that the kernels are near.
 
 # %%
+part = recorded("04_rung", pointwise_part)
 at = [
     placed(f"{row.rung.split()[-1]}, {row.tokens}", row.flops, row.bytes, row.cold_us)
     for row in part.itertuples()
@@ -744,18 +713,16 @@ eager, fused = (part.iloc[i] for i in (0, 1))
 say(
     f"At 8192 tokens: {eager.bytes / fused.bytes:.2f} times fewer bytes, on the GPU "
     f"**{eager.cold_us / fused.cold_us:.2f} times** faster: {fused.cold_us:.1f} us, at "
-    f"{at[1]['of_memory']:.0%} of the copy ceiling after {at[0]['of_memory']:.0%}. What you wait "
+    f"{at[1]['of_memory']:.0%} of the copy ceiling, eager {at[0]['of_memory']:.0%}. You wait "
     f"for: {eager.time_us:.1f} us eager, {fused.time_us:.1f} us compiled. Published, an A100: "
     f"{published('geglu_mlp_8192x768x3072')['gelu_mul_inductor']} us."
 )
 
 # %% [markdown]
-# What fusing is worth in this block is the difference of two rows' GPU time, and no more: the
-# rest is matmuls. If that gain is less than the bytes promised, the fused kernel's share of the
-# ceiling fell; GELU's arithmetic and an L2 that holds some of eager mode's hidden tensor are our
-# suspects. And a compiled call costs the host more than it looks: where the host sets the pace,
-# the wait gets no shorter. At 64 tokens the GPU waits for the host, and few bytes are left to
-# save. To remove the other three passes, both would have to move into a matmul's *epilogue*.
+# What fusing is worth in this block is the difference of two rows' GPU time; the rest is matmuls.
+# Where it gains less than the bytes promised, we suspect GELU's arithmetic, and an L2 that holds
+# some of what eager mode writes; neither was measured. A compiled call costs the host more: where
+# the host sets the pace, no wait gets shorter. At 64 tokens the GPU waits for the host.
 
 # %% [markdown]
 # ## Exercises
@@ -818,8 +785,7 @@ check("which copy", remedies, truth)
 # %% [markdown]
 # ## Summary
 #
-# - Reads and writes of every kernel add up to its bytes; over the ceiling they give its time, as
-#   long as its intensity lies below the ridge.
+# - Reads and writes add up to a kernel's bytes; over the ceiling they give its least time.
 # - The roofline holds both ceilings; a kernel far below both is limited by neither.
 # - Fusing and recomputing save passes, views cost none, in place saves memory only, and pinned
 #   memory makes copies fast and overlap possible. Next: the compiler that fuses.

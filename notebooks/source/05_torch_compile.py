@@ -45,9 +45,9 @@ from helpers.recording import recorded
 #
 # `torch.compile(block)` only wraps the block. The work is done at the first call.
 #
-# **Guess.** The block at 8192 tokens takes some hundreds of microseconds. How many times as
-# long does the first call of the compiled block take? And do any of the next hundred take as
-# long again?
+# **Guess.** The block at 8192 tokens takes some hundreds of microseconds. How many times as long
+# does the first call of the compiled block take? And do any of the next hundred take as long
+# again?
 
 # %%
 my_ratio = None  # your guess
@@ -78,9 +78,9 @@ def first_calls(more):
 
 
 # %% [markdown]
-# A process has one first call, and a cache on disk may hold yesterday's work. So each kind of first
-# call gets a fresh process, its caches (Inductor's and Triton's: `TORCHINDUCTOR_CACHE_DIR`) in a
-# folder of our own. The next section uses the same processes.
+# A process has one first call, and a cache on disk may hold yesterday's work. So each kind of
+# first call gets a fresh process, its caches (Inductor's and Triton's: `TORCHINDUCTOR_CACHE_DIR`)
+# in a folder of our own. The next section uses the same processes.
 
 
 # %%
@@ -157,17 +157,17 @@ say(
 
 # %% [markdown]
 # The cache is looked up by what was traced, so tracing comes first: a hit spares Inductor and
-# Triton their work, never Dynamo. A new shape in a running process is another graph, and misses; it
-# is cheaper all the same, for the first compilation of a process starts the compiler, too. These
-# are single runs: a station can take twice as long in the next.
+# Triton their work, never Dynamo. A new shape in a running process is another graph, and misses;
+# it is cheaper all the same, for the first compilation of a process starts the compiler, too.
+# These are single runs: a station can take twice as long in the next.
 #
 # > **Takeaway.** A warm cache saves the work of Inductor and Triton, not tracing.
 
 # %% [markdown]
 # ## What every later call costs
 #
-# Before a compiled function runs, its **guards** are checked: is this the case that was compiled?
-# Then a wrapper allocates outputs and launches the kernels.
+# Before a compiled function runs, its **guards** check: is this the case that was compiled? Then
+# a wrapper allocates outputs and launches kernels.
 #
 # **Guess.** Here are four cases. How many times eager mode's host time does a compiled call take
 # in each? Which case will never earn its first call back?
@@ -200,8 +200,8 @@ def profiled(step, wall_us):
 
 
 # %% [markdown]
-# A host drifts, so `in_turn` alternates blocks of each variant. It reads two clocks: when the host
-# has queued a block, and when the GPU has finished it. Profiles come last.
+# A host drifts, so `in_turn` alternates blocks of each variant. It reads two clocks: when the
+# host has queued a block, and when the GPU has finished it. Profiles come last.
 
 
 # %%
@@ -232,9 +232,9 @@ def timed_steps():
 
 
 # %% [markdown]
-# One fresh process with an empty cache takes all these times, those of the modes later on included.
-# `first_s` is what a case adds to a process that compiles anyway. The picture divides total times:
-# where a line falls below 1, the first call has paid.
+# One fresh process with an empty cache takes all these times, those of the modes later on
+# included. `first_s` is what a case adds to a process that compiles anyway. The picture divides
+# total times: where a line falls below 1, the first call has paid.
 
 
 # %%
@@ -275,8 +275,8 @@ show(cases.reset_index(names="case"), digits=3)
 # %% [markdown]
 # ## Two operators become one
 #
-# `torch.matmul(x, w) + b` in eager mode is two kernels. The compiler sees both and calls
-# `addmm`, one operator for the two.
+# `torch.matmul(x, w) + b` in eager mode is two kernels. The compiler sees both and calls `addmm`,
+# one operator for the two.
 #
 # **Guess.** b is a 4096 x 4096 matrix: 32 MiB in 16 bits. How many kernels and copies does the
 # compiled step have? And with a vector as b, as in a linear layer?
@@ -309,8 +309,8 @@ three = {
 plots.small_timelines(three)
 
 # %% [markdown]
-# One step of each. The table lists the GPU's work in a step, copies included, with the operator
-# that asked for it.
+# One step of each. The table lists the GPU's work, copies included, with the operator that asked
+# for it.
 
 # %%
 rows, host = [], {}
@@ -342,19 +342,19 @@ say(
 # %% [markdown]
 # `addmm` adds b in the matmul's **epilogue**, while the product still lies in registers. But here
 # the library updates its output in place, so a matrix b is copied there first. Count passes of 32
-# MiB: eager's add reads two and writes one; the copy reads and writes one, the epilogue reads one.
-# Three either way, and two commands to the GPU: nothing is saved.
+# MiB: eager's add reads two and writes one; the copy reads and writes one, the epilogue reads
+# one. Three either way, and two commands to the GPU: nothing is saved.
 #
-# A vector is read in the epilogue directly. The compiler fused nothing: it picked another operator.
-# The host pays guards and wrapper for it, here also the profiler.
+# A vector is read in the epilogue directly. The compiler fused nothing: it picked another
+# operator. The host pays guards and wrapper for it, here also the profiler.
 #
 # > **Takeaway.** Count kernels and copies after compiling; one operator is not always one kernel.
 
 # %% [markdown]
 # ## What Inductor wrote, and whether it is right
 #
-# Everything that Inductor writes is a Python file in the cache folder. The block's GELU and
-# product became one kernel; here it is, with constants put in their places.
+# What Inductor writes is a Python file in the cache folder. The block's GELU and product became
+# one kernel; here it is, constants put in, empty masks left out.
 #
 # **Guess** before you look: how many loads and stores does it have? And in which precision does
 # it compute between them: that of the tensors?
@@ -369,6 +369,7 @@ def kernel_text():
 
 text = recorded("05_kernel", kernel_text)
 number = r"(tmp\d+) = (?:tl\.full\(\[1\], )?([\d.]+)(?:, tl\.float32\))?$"  # in 2.11 a tl.full
+text = text.replace(", None)", ")")  # no mask: the size is a multiple of XBLOCK
 constants = dict(re.findall(number, text, re.M))
 for name, value in constants.items():
     text = re.sub(rf"^ *{name} = .*\n", "", text, flags=re.M)
@@ -377,10 +378,10 @@ print("\n".join(line.split("  #")[0][:95] for line in text.splitlines()[:24]))
 say(f"What the name says: {decode(text.partition('(')[0].removeprefix('def '))}.")
 
 # %% [markdown]
-# Two loads, one `tl.store`: the GELU's own result never reaches memory. After the load everything is `float32`, rounded once at the end;
-# eager mode rounds after each operator. So the two results differ: which is wrong? **Guess**, then
-# judge both by a third in double precision. Something that is wrong indeed, SiLU in place of GELU,
-# goes the same way.
+# Two loads, one `tl.store`: the GELU's own result never reaches memory. After the load everything
+# is `float32`, rounded once at the end; eager mode rounds after each operator. The two results
+# differ: which is wrong? **Guess**, then judge both by a third in double precision, and something
+# wrong indeed: SiLU in place of GELU.
 
 
 # %%
@@ -411,8 +412,8 @@ show(verdicts, digits=2)
 
 # %% [markdown]
 # Errors are relative to the largest value. A result passes if its error is at most twice that of
-# eager mode, plus one rounding. To require that compiled equals eager would fail good code. But
-# what errs by less than a rounding of 16 bits passes, too; judge it in fp32.
+# eager mode, plus one rounding. To require equality would fail good code. But what errs by less
+# than a rounding of 16 bits passes, too; judge it in fp32.
 #
 # > **Takeaway.** Different from eager is no verdict: judge both against a higher precision.
 
@@ -451,9 +452,9 @@ def strip(calls, dynamic=None):
 
 
 # %% [markdown]
-# Four series of calls: more and more rows, rows with a 1 among them, an integer that counts up, and
-# other kinds of tensor (dtype, strides, a call without gradients, a leaf that requires one). The
-# first three with `dynamic=False`, with the setting left alone, and with `dynamic=True`.
+# Four series: more and more rows, rows with a 1 among them, an integer that counts up, other
+# kinds of tensor (dtype, strides, a call without gradients, a leaf that requires one). The first
+# three with `dynamic=False`, with the setting left alone, and with `dynamic=True`.
 
 
 # %%
@@ -483,14 +484,14 @@ plots_compile.compile_strip(story)
 # %% [markdown]
 # A size is first taken as a constant; when it changes, Dynamo makes it a variable, for all sizes
 # but 0 and 1, which stay special. With `dynamic=False` every value is a new graph until the limit
-# of eight (`torch._dynamo.config.recompile_limit`); from then on calls run eager. For dtype, strides
-# or grad mode no variable can stand.
+# of eight (`torch._dynamo.config.recompile_limit`); from then on calls run eager. For dtype,
+# strides or grad mode no variable can stand.
 #
 # Even `dynamic=True` compiled at 16 rows after 8, of 8 columns: two sizes that are equal at first
 # get one variable, and a guard.
 #
-# `explain` lists the guards of one call, `watch` what made several compile again: here 16 rows after
-# 8, then 1, then another dtype.
+# `explain` lists the guards of one call, `watch` what made several compile again: here 16 rows
+# after 8, then 1, then another dtype.
 
 
 # %%
@@ -507,11 +508,16 @@ def guards():
 
 
 text = recorded("05_guards", guards, cpu=True)
-print("\n".join(line[:95] for line in text.splitlines()[:24]))
+text = text.replace("device=None, ", "")  # a CPU has no number
+lines = [
+    line[:95] for line in text.splitlines() if not line.endswith("== None")
+]  # unset states
+print("\n".join(lines[:24]))
 
 # %% [markdown]
-# Each guard is tested at every call; `TORCH_LOGS=recompiles` prints those that fail. Remedies: `dynamic=True` or `torch._dynamo.mark_dynamic`, padding to a few sizes, a
-# warm-up call in the grad mode and dtype of the run.
+# Each guard is tested at every call; `TORCH_LOGS=recompiles` prints those that fail. Remedies:
+# `dynamic=True` or `torch._dynamo.mark_dynamic`, padding to a few sizes, a warm-up call in the
+# grad mode and dtype of the run.
 #
 # > **Takeaway.** Past eight versions a function runs eager, with one line in a log: count
 # > compilations where shapes vary.
@@ -521,7 +527,7 @@ print("\n".join(line[:95] for line in text.splitlines()[:24]))
 #
 # What Dynamo cannot trace, Python must run: the graph ends there, and a new one begins behind it.
 #
-# **Guess.** Read the function. In how many places does its graph break? How many graphs is that?
+# **Guess.** Read the function. How often does its graph break? How many graphs is that?
 
 # %%
 my_breaks = None
@@ -551,10 +557,10 @@ show(broken[["line", "reason"]])
 say(f"{len(broken)} breaks, **{broken.graphs[0]} graphs**, each with guards of its own.")
 
 # %% [markdown]
-# A break is no error: the result is the same. But nothing is fused across it, each piece pays for
+# A break is no error; the result is the same. Nothing is fused across it, each piece pays for
 # guards and wrapper, and the `if` and `.item()` wait for the GPU at every call, as in eager mode.
-# Tools count in different ways; stay with one. `torch.compile(fn, fullgraph=True)` raises at the first break instead: put that
-# into a test.
+# Tools count in different ways; stay with one. `torch.compile(fn, fullgraph=True)` raises at the
+# first break instead: put that into a test.
 #
 # > **Takeaway.** Compile with `fullgraph=True` where you can, and let the error name the line.
 
@@ -564,8 +570,8 @@ say(f"{len(broken)} breaks, **{broken.graphs[0]} graphs**, each with guards of i
 # `mode="reduce-overhead"` records the kernels as a CUDA graph and replays it: one launch a call.
 # `"max-autotune"` does that too, and first times many kernels for each matmul.
 #
-# **Guess.** With 64 tokens the GPU waits for the host most of the time. What will a call take with
-# a CUDA graph, against eager mode and against the default? And at 8192 tokens?
+# **Guess.** With 64 tokens the GPU waits for the host most of the time. What will a call take
+# with a CUDA graph, against eager mode and against the default? And at 8192 tokens?
 
 # %%
 blocks = steps[steps.what.str.startswith("block")].reset_index(drop=True)
@@ -579,9 +585,9 @@ graph, usual = gain["reduce-overhead"], gain["default"]
 say(
     f"Times as fast as eager at 64 tokens: default {usual:.2f}, reduce-overhead "
     f"**{graph:.2f}**, max-autotune {gain['max-autotune']:.2f}. So the graph is worth a "
-    f"factor of {graph / usual:.2f} and {'beats' if graph > 1 else 'does not beat'} eager. At 8192: "
-    f"{ratio['default']:.2f} and {ratio['reduce-overhead']:.2f}. Tuning took the first call "
-    f"at 64 from {small.first_us['reduce-overhead'] / 1e6:.1f} to "
+    f"factor of {graph / usual:.2f}, and {'beats' if graph > 1 else 'loses to'} eager. "
+    f"At 8192: {ratio['default']:.2f} and {ratio['reduce-overhead']:.2f}. Tuning took the "
+    f"first call at 64 from {small.first_us['reduce-overhead'] / 1e6:.1f} to "
     f"{small.first_us['max-autotune'] / 1e6:.0f} s, the GPU's work from "
     f"{small.gpu_us['reduce-overhead']:.0f} to {small.gpu_us['max-autotune']:.0f} us."
 )
@@ -589,8 +595,8 @@ say(
 # %% [markdown]
 # Against default mode one launch instead of many helps as far as the GPU was waiting; where it is
 # busy, there is a copy more to do: of the inputs, to the graph's own addresses. Guards, wrapper,
-# that copy and the graph's bookkeeping are paid once a call: much beside the launches of a
-# few kernels, where eager mode may stay ahead, little beside hundreds.
+# that copy and the graph's bookkeeping are paid once a call: much beside the launches of a few
+# kernels, where eager mode may stay ahead, little beside hundreds.
 #
 # Tuning times its candidates one by one: whether the choice is better *in* the step, measure. It
 # asks for at least 68 multiprocessors: smaller GPUs (a T4 has 40, an L4 58) warn "Not enough SMs"
@@ -629,12 +635,12 @@ for line in recorded("05_overwritten", overwritten).splitlines():
     print(textwrap.fill(line, 95, subsequent_indent="    "))
 
 # %% [markdown]
-# The memory belongs to the next call; what must outlive it has to be cloned. While
-# a graph warms up or is recorded, PyTorch notices what you kept, and reading it raises
-# "overwritten by a subsequent run". A replay checks nothing: the numbers are simply others.
+# The memory belongs to the next call; what must outlive it has to be cloned. While a graph warms
+# up or is recorded, PyTorch notices what you kept, and reading it raises "overwritten by a
+# subsequent run". A replay checks nothing: the numbers are simply others.
 #
-# Where a graph cannot be used, as for `add_one`, which changes its input, it is skipped without an
-# error: if this mode changes nothing, ask `explain(...).cudagraphs`.
+# Where a graph cannot be used, as for `add_one`, which changes its input, it is skipped without
+# an error: if this mode changes nothing, ask `explain(...).cudagraphs`.
 #
 # > **Takeaway.** Many small kernels, fixed shapes, a waiting GPU: try reduce-overhead. A busy GPU:
 # > default. Tune where matmuls decide and the run is long. Time each against eager.
@@ -666,14 +672,14 @@ say(
 )
 
 # %% [markdown]
-# Compiling made one kernel of two and left the matmuls as they are. At 64 tokens the kernels never
-# were the problem; what remains is the call: guards, the input's copy, the replay.
+# Compiling made one kernel of two and left the matmuls as they are. At 64 tokens the kernels
+# never were the problem; what remains is the call: guards, the input's copy, the replay.
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. After how many calls?** `break_even_calls(eager_us, compiled_us, first_us)` returns after how
-# many calls compiling has paid, counted as in `compiling.break_even`; `np.inf` for never.
+# **1. After how many calls?** `break_even_calls(eager_us, compiled_us, first_us)` returns after
+# how many calls compiling has paid, counted as in `compiling.break_even`; `np.inf` for never.
 
 
 # %%
@@ -695,9 +701,9 @@ def break_even_calls(eager_us, compiled_us, first_us):  # noqa: F811
 check("break_even_calls", break_even_calls, cases=known, tol=1e-6)
 
 # %% [markdown]
-# **2. Count.** Three runs of `layer`. How many compilations: (a) 4, 4, 6, 1, 9, 1, 12 rows, `dynamic`
-# left alone; (b) 5, 6, 5, 6, 5, 6 rows, `dynamic=False`? And (c) 2 to 21 rows, `dynamic=False`: how
-# many calls run eager?
+# **2. Count.** Three runs of `layer`. How many compilations: (a) 4, 4, 6, 1, 9, 1, 12 rows,
+# `dynamic` left alone; (b) 5, 6, 5, 6, 5, 6 rows, `dynamic=False`? And (c) 2 to 21 rows,
+# `dynamic=False`: how many calls run eager?
 
 # %%
 counts = {"a": None, "b": None, "c": None}
@@ -778,7 +784,7 @@ check("pick", modes, best)
 # %% [markdown]
 # ## Summary
 #
-# - A first call is tracing, planning, writing, compiling; a warm cache spares the latter two. It has
+# - A first call is tracing, planning, writing, compiling; a warm cache spares all but tracing. It has
 #   paid after first call / (eager - compiled) calls, or never.
 # - A new dtype, stride, grad mode or constant compiles again, past eight versions it runs eager; a
 #   graph breaks where Python must see a value. Count both.
