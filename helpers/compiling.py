@@ -13,6 +13,7 @@ error. State of torch.compile is global: measure a cold call in a process of its
 """
 
 import contextlib
+import functools
 import inspect
 import math
 import os
@@ -68,12 +69,13 @@ def first_call(fn, *args):
     after = watching.counts()
     slices = compiling_phases.slices_of(profile.events())
     if set(slices.phase) <= {compiling_phases.LAUNCH}:
-        compiled = watching.counted(before, after, "frames", "total")
+        # "total" also counts what Dynamo only looks at: a generator, say.
+        compiled = watching.counted(before, after, "frames", "ok")
         if compiled == 0:
             raise ValueError(
                 "nothing was compiled: this function has been called with such arguments "
-                "before, or is past the recompile limit. Measure in a fresh process, or call "
-                "torch.compiler.reset() first"
+                "before, is past the recompile limit, or is of a kind that runs eager, as a "
+                "generator does. Measure in a fresh process, or call torch.compiler.reset()"
             )
         times = dict.fromkeys(PHASES, math.nan)
     else:
@@ -104,10 +106,8 @@ def explain(fn, *args):
     as torch.compile would make them, in a fraction of the time, but no kernels, caches or
     CUDA graphs). Errors of fn's own pass through, fullgraph=True's among them.
     """
-    import torch
-
     if not watching.calls_compiled(fn):
-        fn = torch.compile(_copy(fn), backend="eager")
+        fn = _anew(fn)
     found = Explanation()
     with _filling(found, fn):
         fn(*args)
@@ -115,7 +115,7 @@ def explain(fn, *args):
 
 
 def break_even(eager_us, compiled_us, first_call_us):
-    """After how many calls compiling has paid, as a float; None: never.
+    """After how many calls compiling has paid, as a finite float; None: never.
 
     n x eager_us = first_call_us + n x compiled_us, so n = first_call_us / (eager_us -
     compiled_us): the first call counts as a price on top, though it did one call's work too.
@@ -125,12 +125,14 @@ def break_even(eager_us, compiled_us, first_call_us):
     for name, us in times.items():
         if not (math.isfinite(us) and us > 0):
             raise ValueError(f"{name} is {us}: a time in us, positive and finite")
-    return first_call_us / (eager_us - compiled_us) if compiled_us < eager_us else None
+    saved = float(eager_us) - float(compiled_us)
+    calls = float(first_call_us) / saved if saved > 0 else math.inf
+    return calls if math.isfinite(calls) else None
 
 
 def in_words(calls):
     """Say a result of `break_even`: "pays after 1,235 calls", or "never pays"."""
-    if calls is None:
+    if calls is None or calls == math.inf:
         return "never pays: a compiled call takes no less than an eager one"
     whole = math.ceil(calls)
     return f"pays after {whole:,} call{'' if whole == 1 else 's'}"
@@ -153,10 +155,34 @@ def _verdict(before, after):
     return "miss" if misses else "hit" if hits else "off"
 
 
+def _anew(fn):
+    """torch.compile(fn) with backend "eager", in code of its own that has no version yet."""
+    import torch
+
+    fn = _copy(fn)
+    if not inspect.isclass(fn):  # torch.compile() would change the class
+        compiled = torch.compile(fn, backend="eager")
+        if watching.versions(compiled) is not None:
+            return compiled
+
+    # Dynamo put it into one function of its own, whose versions all such things share.
+    def call(*args):
+        return fn(*args)
+
+    return torch.compile(_copy(call), backend="eager")
+
+
 def _copy(fn):
-    """The same function with a code object of its own, of which no version is compiled."""
-    if not inspect.isfunction(fn):
+    import torch
+
+    if inspect.ismethod(fn):
+        return types.MethodType(_copy(fn.__func__), fn.__self__)
+    if isinstance(fn, functools.partial):
+        return functools.partial(_copy(fn.func), *fn.args, **fn.keywords)
+    if inspect.isclass(fn) or isinstance(fn, torch.nn.Module):
         return fn
+    if not inspect.isfunction(fn):
+        return _copy(fn.__call__) if inspect.ismethod(fn.__call__) else fn
     code = fn.__code__.replace()
     new = types.FunctionType(
         code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__

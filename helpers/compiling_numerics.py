@@ -4,6 +4,8 @@ import copy
 import math
 from dataclasses import dataclass
 
+from helpers.compiling_tensors import clone, errors, generators, places, state_kept
+
 TIMES = 2  # a compiled result may be as far from the truth as this many eager errors
 MANY = 100  # values whose mean error is no luck
 
@@ -13,9 +15,9 @@ class Numerics:
     """A verdict, and the errors it rests on: the worst over all outputs.
 
     eager_error, compiled_error: root mean square error over that of the double-precision
-    result itself; eager_largest, compiled_largest: largest error over its largest value. They
-    are inf where a result has a NaN or an infinity that double precision has not. passes: see
-    `numerics`. reason: what decided.
+    result itself; eager_largest, compiled_largest: largest error over its largest value. Those
+    of compiled are inf where it has a NaN or an infinity that double precision has not, or the
+    reverse. passes: see `numerics`. reason: what decided.
     """
 
     eager_error: float
@@ -36,28 +38,37 @@ def numerics(fn, compiled, *args):
     Passes if, for every output, the error of `compiled` is at most twice that of `fn` plus a
     rounding: eps of the output's dtype for the largest error, eps/4 for the mean square (which
     counts from 100 values on: one number may be right by luck). For integers the error is the
-    share of different entries, without allowance. Inputs are cloned, so that no call sees what
-    another changed. ValueError where `fn` cannot be run in double precision (it casts, or
-    holds tensors that are not among `args`: give a module, or pass them), or its outputs
-    differ in number or shape. Random functions cannot be judged: compiled code draws other
-    numbers.
+    share of different entries, without allowance. Only tensors are judged, those in dicts,
+    lists and tuples too. Inputs and modules' buffers are copied or restored, as are torch's
+    random generators, so that no call sees what another changed.
+
+    ValueError where nothing can be judged: `fn` cannot be run in double precision (it casts,
+    or holds tensors that are not among `args`: give a module, or pass them); it returns other
+    numbers at each call (compiled code draws others, too); its own result is so far off that
+    any would pass (it overflows, or half of its integers differ); outputs differ in place or
+    shape, or are complex, sparse, nested or quantized.
     """
     import torch
 
-    eager = _flat(fn(*(_clone(value) for value in args)))
-    other = _flat(compiled(*(_clone(value) for value in args)))
-    exact = _flat(_in_double(fn, args))
+    with state_kept(fn, compiled):
+        eager = _reproduced(fn, args)
+        exact = places(_in_double(fn, args))
+        other = clone(places(compiled(*clone(args))))  # a buffer that it returns is restored
     if not len(exact) == len(eager) == len(other):
         raise ValueError(f"fn returns {len(eager)} tensors, compiled {len(other)}")
     if not eager:
         raise ValueError("fn returns no tensor: nothing can be judged")
+    if not set(exact) == set(eager) == set(other):
+        raise ValueError(f"fn returns {', '.join(eager)}; compiled {', '.join(other)}")
     own_errors, its_errors, failed = [], [], []
-    for number, (truth, mine, its) in enumerate(zip(exact, eager, other, strict=True), 1):
+    for number, (place, mine) in enumerate(eager.items(), 1):
+        truth, its = exact[place], other[place]
         _check(number, truth, mine, its)
         if mine.dtype != its.dtype:
             failed.append(f"output {number} is {its.dtype}, not {mine.dtype}")
-        own_errors.append(_errors(truth, mine))
-        its_errors.append(_errors(truth, its))
+        own_errors.append(errors(truth, mine))
+        _check_own(number, mine, own_errors[-1])
+        its_errors.append(errors(truth, its))
         eps = torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0.0
         for which, (what, allowed) in enumerate([("mean square", eps / 4), ("largest", eps)]):
             own, error = own_errors[-1][which], its_errors[-1][which]
@@ -76,14 +87,70 @@ def numerics(fn, compiled, *args):
     return Numerics(own, error, not failed, reason, own_largest, largest)
 
 
+def _reproduced(fn, args):
+    """The tensors that fn returns; ValueError if a second call returns others."""
+    import torch
+
+    drawn, results = generators(), []
+    for _ in range(2):  # each from the same state of a module, not of the generators
+        again = copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn
+        results.append(places(again(*clone(args))))
+    first, second = results
+    drew = not all(map(torch.equal, drawn, generators()))
+    moved = set(first) != set(second)
+    for number, (place, mine) in enumerate(first.items(), 1):
+        its = second.get(place, mine)
+        _check_kind(number, mine)
+        _check_kind(number, its)
+        if mine.shape != its.shape:
+            moved = True
+            continue
+        floats = mine.is_floating_point()
+        error = errors(mine.double() if floats else mine, its)[0]
+        # Sums in another order may differ by roundings; what draws numbers must not at all.
+        allowed = min(MANY * torch.finfo(mine.dtype).eps, 0.1) if floats else 1 / MANY
+        moved |= error > (0.0 if drew else allowed)
+    if moved:
+        raise ValueError(
+            "fn returns other numbers at each call: it is random, or keeps a state outside of "
+            "modules' buffers. Compiled code draws other numbers: pass them as an argument"
+        )
+    return first
+
+
+def _check_own(number, mine, own):
+    """Raise ValueError if fn's own result is so far off that any would pass."""
+    if not all(map(math.isfinite, own)):
+        raise ValueError(
+            f"output {number}: fn's own result is not finite where double precision is, or "
+            "the reverse: nothing to judge by. Take smaller inputs, or a wider dtype"
+        )
+    if not mine.is_floating_point() and TIMES * own[0] >= 1:
+        raise ValueError(
+            f"output {number}: of fn's own integers a share of {own[0]:.2g} differs from "
+            "double precision: nothing to judge by. Take inputs without ties, or a wider dtype"
+        )
+
+
+def _check_kind(number, tensor):
+    if tensor.is_complex():
+        raise ValueError(f"output {number} is complex: view_as_real() of it can be judged")
+    odd = tensor.is_nested or getattr(tensor, "is_quantized", False)  # on its way out of torch
+    if odd or str(tensor.layout) != "torch.strided":
+        raise ValueError(
+            f"output {number} is no ordinary tensor ({tensor.layout}, {tensor.dtype}): "
+            "to_dense(), to_padded_tensor() or dequantize() of it can be judged"
+        )
+
+
 def _check(number, truth, mine, its):
     """Raise ValueError if an output cannot be judged."""
     import torch
 
+    _check_kind(number, its)
+    _check_kind(number, truth)
     if mine.shape != its.shape:
         raise ValueError(f"output {number}: {tuple(mine.shape)} and {tuple(its.shape)}")
-    if mine.is_complex():
-        raise ValueError(f"output {number} is complex: view_as_real() of it can be judged")
     if mine.is_floating_point() and truth.dtype != torch.float64:
         raise ValueError(
             f"output {number} of fn is {truth.dtype} even for double-precision inputs: fn "
@@ -94,7 +161,7 @@ def _check(number, truth, mine, its):
 def _in_double(fn, args):
     import torch
 
-    args = [_clone(value, torch.float64) for value in args]
+    args = clone(args, torch.float64)
     fn = copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # for tensors that fn makes itself
@@ -109,58 +176,3 @@ def _in_double(fn, args):
         ) from error
     finally:
         torch.set_default_dtype(default)
-
-
-def _clone(value, dtype=None):
-    """The same value, tensors copied (those of floating point to `dtype`), at any depth."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        new = value.detach().clone()
-        if dtype and new.is_floating_point():
-            new = new.to(dtype)
-        return new.requires_grad_(value.requires_grad)
-    if isinstance(value, dict):
-        return {key: _clone(each, dtype) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_clone(each, dtype) for each in value]
-        # A named tuple takes its fields one by one.
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, torch.nn.Module):
-        new = copy.deepcopy(value)
-        return new.to(dtype) if dtype else new
-    return value
-
-
-def _flat(value):
-    """The tensors in a function's result, in order."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value.detach()]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in _flat(each)]
-    return []
-
-
-def _errors(truth, result):
-    """Root mean square and largest error, over the rms and the largest value of the truth."""
-    if not truth.numel():
-        return 0.0, 0.0
-    if not result.is_floating_point():
-        share = (truth != result).double().mean().item()
-        return share, share
-    result = result.to(truth.dtype)
-    same = (result == truth) | (result.isnan() & truth.isnan())
-    difference = (result - truth).abs().masked_fill(same, 0.0)
-    finite = truth[truth.isfinite()]
-    if not difference.isfinite().all():
-        return math.inf, math.inf
-    if not len(finite):
-        return 0.0, 0.0
-    parts = [
-        (x.square().mean().sqrt().item(), x.abs().max().item()) for x in (difference, finite)
-    ]
-    return tuple(error / (scale or 1.0) for error, scale in zip(*parts, strict=True))

@@ -16,7 +16,9 @@ class Explanation:
     graphs: how many were compiled (0: compiled versions were used, or none). breaks: one
     `Break` a place. guards: what is checked at each call of what was compiled, or of the
     version used last; the arguments' first. recompiles: one `Recompile` for each version
-    beyond the first, with the guard that failed in the one used last. cache_hits and
+    beyond the first, with the guard that failed in the one used last (Dynamo calls torch.nn's
+    modules and builtins through one function of its own, "inner": compiled ones recompile each
+    other). cache_hits and
     cache_misses: graphs found in the cache on disk or not; both 0 where nothing asked it.
     cudagraphs: "used", "off", "warming up" or "skipped: why". versions: how many compiled
     versions of the function are kept; None if no one function was explained. limit_hit: the
@@ -74,7 +76,7 @@ def fill(found, events, before, after, fn=None):
     places = dict.fromkeys(map(compiling_text.read_break, events.breaks))
     found.breaks = NOT_AVAILABLE if deaf or (broken and not places) else list(places)
     kept = watching.versions(fn) if fn is not None else None
-    found.guards = _guards(events, kept, deaf)
+    found.guards = _guards(events, kept, deaf or (fn is not None and kept is None))
     if fn is not None:
         found.versions = NOT_AVAILABLE if kept is None else len(kept)
     hits, misses = watching.cache_use(before, after)
@@ -103,13 +105,13 @@ def _was_over(fn, kept):
     return bool(past & {str(getattr(each, "compile_id", "")).split("/")[0] for each in kept})
 
 
-def _guards(events, kept, deaf):
-    """Of all that was compiled, or else of the version that ran."""
+def _guards(events, kept, unknown):
+    """Of all that was compiled, or else of the version that ran, if it is not unknown."""
     trees = list(events.guards.values())
     if not trees and kept:
         trees = [str(getattr(kept[0], "guard_manager", ""))]
     guards = [guard for tree in trees for guard in compiling_text.read_guards(tree)]
-    missing = not guards and (deaf or events.graphs or kept)
+    missing = not guards and (unknown or events.graphs or kept)
     return NOT_AVAILABLE if missing else list(dict.fromkeys(guards))
 
 

@@ -5,13 +5,16 @@ TORCH_TRACE writes for the tool tlparse, caught by a handler of our own instead 
 """
 
 import contextlib
+import functools
 import importlib
 import inspect
 import logging
 import re
+from pathlib import PurePath
 from unittest import mock
 
 NOT_AVAILABLE = "not available"
+DYNAMOS_OWN = ("_dynamo", "external_utils.py")  # the file of the function that wraps others
 
 
 def private(module, name):
@@ -123,7 +126,7 @@ def is_compiled(fn):
 
 def calls_compiled(fn):
     """Is it compiled, or does it name, at first sight, something that is?"""
-    fn = getattr(fn, "func", fn)  # a functools.partial
+    fn = _without_arguments(fn)
     if is_compiled(fn) or not inspect.isfunction(fn):
         return is_compiled(fn)
     named = inspect.getclosurevars(fn)
@@ -131,20 +134,38 @@ def calls_compiled(fn):
 
 
 def versions(fn):
-    """The compiled versions of a function or module, newest use first; None if unknown."""
+    """The compiled versions of what torch.compile made, newest use first; None if unknown.
+
+    Unknown are those of a function that only calls what is compiled, and of what Dynamo puts
+    into a function of its own (modules of torch.nn, builtins): there all share one.
+    """
     import torch
 
     entries = private("torch._dynamo.eval_frame", "_debug_get_cache_entry_list")
-    fn = getattr(fn, "_orig_mod", fn)
-    wrapped = isinstance(fn, torch.nn.Module) and type(fn).__module__.startswith("torch.nn")
-    if isinstance(fn, torch.nn.Module):
-        fn = fn.forward
-    fn = getattr(fn, "_torchdynamo_orig_callable", fn)
-    code = getattr(fn, "__code__", None)
-    if not (entries and code):
+    fn = _without_arguments(fn)
+    if not (entries and is_compiled(fn)):
         return None
-    # torch.compile puts a module of torch.nn into a function of its own, out of our reach.
-    return list(entries(code)) or (None if wrapped else [])
+    fn = getattr(fn, "_orig_mod", fn)
+    if isinstance(fn, torch.nn.Module):
+        if has_torchs_forward(fn):
+            return None
+        fn = fn.forward
+    code = getattr(getattr(fn, "_torchdynamo_orig_callable", fn), "__code__", None)
+    if code is None or PurePath(code.co_filename).parts[-2:] == DYNAMOS_OWN:
+        return None
+    return list(entries(code))
+
+
+def has_torchs_forward(module):
+    """Is the forward() of this module PyTorch's own, as that of a torch.nn.Linear?"""
+    return str(getattr(module.forward, "__module__", "")).startswith("torch.")
+
+
+def _without_arguments(fn):
+    """What a functools.partial calls; anything else as it is."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
 
 
 def past_limits():

@@ -32,9 +32,10 @@ class Diagnosis:
 
     Times in us; what ends in _per_step is a mean over the steps (without steps: the total).
     Numbers are None where the trace cannot tell. cause is None unless the regime is overhead.
-    bound_speedup: window over busy time. remedies: [{"action", "at_most"}], the largest bound
-    first, at_most None where there is none. devices: by id as text. shares: fractions of the
-    window that sum to 1, kernels, copies and the four classes of idle ({} without GPU events).
+    bound_speedup: window over busy time. remedies: [{"action", "at_most"}], those for the
+    cause or regime first; at_most None where there is none. devices: by id as text. shares:
+    fractions of the window that sum to 1, kernels, copies and the four classes of idle ({}
+    without GPU events).
     """
 
     sentence: str
@@ -104,7 +105,7 @@ def _of_trace(trace):
         told |= counts(trace, window)
     if found is None:
         why = trace.why_no_kernels or _why_nothing(trace, window)
-        text = "unknown: the trace holds no GPU work to judge"
+        text = "unknown: the trace holds no GPU work, and diagnose judges what a GPU does"
         if not len(trace.kernels):
             told["kernels_per_step"] = None  # not recorded is not zero
         return Diagnosis(text, evidence=[why], **told)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+from importlib.util import find_spec
 
 NUMBERS = {
     "--wall-us": "wall-clock time of a step",
@@ -22,7 +23,7 @@ def add_to(commands):
         ".json.gz) or from another profiler's numbers. Exit status 2 if a file is no trace.",
     )
     parser.add_argument("traces", nargs="*", metavar="TRACE", help="a file, or - for stdin")
-    text = "print JSON: an object, or a list of them for several traces"
+    text = "print JSON: an object, or a list of them, each with its file, for several traces"
     parser.add_argument("--json", action="store_true", help=text)
     parser.add_argument("--explain", action="store_true", help="print the rules")
     for name, text in NUMBERS.items():
@@ -31,6 +32,13 @@ def add_to(commands):
 
 def run(chosen) -> int:
     """Print the diagnoses that the parsed arguments ask for; return the exit status."""
+    if missing := [name for name in ("numpy", "pandas") if find_spec(name) is None]:
+        print(
+            f"diagnose needs {' and '.join(missing)}, missing in this Python. In the clone: "
+            f"source .venv/bin/activate (or: python -m pip install {' '.join(missing)})",
+            file=sys.stderr,
+        )
+        return 2
     try:
         status = _run(chosen)
         sys.stdout.flush()

@@ -65,7 +65,8 @@ def _alone(found):
         return ""
     needs = f"{time(window.per_step(host))}{a_step(found)}"
     return (
-        f"Without its waits the host still needs {needs}: {alone:.3g}x, then fewer launches."
+        f"Without its waits the host, as slow as under the profiler, still needs {needs}: "
+        f"{alone:.3g}x. More only if it is faster unprofiled, or launches less."
     )
 
 
@@ -89,7 +90,8 @@ def _work_line(found):
             reached.append(f"{percent(mean)} of {peak}")
     over = percent(known["own_us"].sum() / rows["own_us"].sum())
     kinds = "/".join(main_kinds(kernels, regime))
-    return f"{kinds}: {', '.join(reached)} of {found.card} ({over} with shapes)."
+    near = f"{kinds}: {', '.join(reached)} of {found.card}"
+    return f"{near} ({over} of that time had shapes to judge by)."
 
 
 def _unknown(found, rows):

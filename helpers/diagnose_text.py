@@ -94,7 +94,7 @@ def report(diagnosis):
     if diagnosis.remedies:
         most = diagnosis.bound_speedup
         bound = f" (all idle gone: {number(most)}x)" if most else ""
-        parts.append((f"What to try first, and the most it can gain{bound}:", "", ""))
+        parts.append((f"What to try first, and the most each can gain{bound}:", "", ""))
     for each in diagnosis.remedies:
         gain = f"{number(each['at_most'])}x" if each["at_most"] else ""
         parts.append((f"{gain:>6}  {each['action']}", "", "        "))

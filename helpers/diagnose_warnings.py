@@ -18,7 +18,7 @@ def warnings(trace, window, found):
         own.append(empty)
     if found is not None and trace.why_no_kernels:
         own.append(trace.why_no_kernels)
-    if not window.steps and window.us > 0:
+    if not window.steps and found is not None:
         own.append(
             "Without steps, numbers per step are of the whole recording, start-up included."
         )

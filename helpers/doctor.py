@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import sysconfig
 import textwrap
 import warnings
@@ -165,7 +166,7 @@ def doctor():
 def _broken(rows):
     live = os.environ.get("COURSE_MODE") in (None, "", "live", "record")
     live = live and any(row[:2] == (PASS, "GPU") for row in rows)
-    needed = _ESSENTIAL[:-1] if live else _ESSENTIAL
+    needed = _ESSENTIAL[: -1 if live else None]
     return [what for status, what, *_ in rows if status == MISSING and what in needed]
 
 
@@ -174,11 +175,12 @@ def verdict(rows):
     if broken := _broken(rows):
         again = "then type: python -m helpers doctor"
         return f"The course cannot run here yet: mend {' and '.join(broken)}, {again}"
-    next_step = "Next, type: python -m helpers run"
+    python = ".venv/bin/python" if Path(sys.prefix).name == ".venv" else "python"
+    next_step = f"Next: {python} -m helpers run"
     live = next((row[2].split(":")[0] for row in rows if row[:2] == (PASS, "GPU")), None)
+    why = " because COURSE_MODE=replay is set" if live else ""
     if live and os.environ.get("COURSE_MODE") != "replay":
         return f"This machine runs the course live on its {live}. {next_step}"
-    why = " because COURSE_MODE=replay is set" if live else ""
     return f"This machine replays the course's recordings{why}. {next_step}"
 
 
@@ -188,13 +190,11 @@ def show(rows):
         text = f"{status:8} {what:17} {detail}"
         print(textwrap.fill(text, 95, subsequent_indent=" " * 27))
         if remedy:
-            start = " " * 27 + "-> "
-            print(textwrap.fill(start + remedy, 95, subsequent_indent=" " * 30))
+            print(textwrap.fill(" " * 27 + f"-> {remedy}", 95, subsequent_indent=" " * 30))
     print(f"\n{textwrap.fill(verdict(rows), 95)}")
 
 
 def main():
     """Print the examination; 0, or 1 when the course cannot run here at all."""
-    rows = doctor()
-    show(rows)
+    show(rows := doctor())
     return int(bool(_broken(rows)))

@@ -132,8 +132,12 @@ def _case(axes, line, case):
 
 
 def compile_strip(table):
-    """Draw what each call did (`table`: series, setting, call, what, happened)."""
+    """Draw what each call did (`table`: series, setting, call, what, happened).
+
+    A series that ran under one setting only is named without it.
+    """
     rows = list(table.groupby(["series", "setting"], sort=False))
+    settings = table.groupby("series").setting.nunique()
     with picture(figsize=(7.6, 1.1 + 0.31 * len(rows)), layout="constrained") as axes:
         y, ticks, names, last = 0.0, [], [], None
         for (series, setting), calls in rows:
@@ -142,14 +146,17 @@ def compile_strip(table):
             colours = [HAPPENED[what][0] for what in calls.happened]
             axes.bar(calls.call, 0.84, 0.94, bottom=y - 0.42, color=colours)
             for call in calls.itertuples():
-                look = {"color": HAPPENED[call.happened][1], "fontsize": 7.5}
+                size = 7.5 if len(call.what) < 6 else 6  # a square holds 7 letters of 6
+                look = {"color": HAPPENED[call.happened][1], "fontsize": size}
                 axes.text(call.call, y, call.what, ha="center", va="center", **look)
             ticks.append(y)
-            names.append(f"{series}: {setting}")
+            names.append(f"{series}: {setting}" if settings[series] > 1 else series)
         axes.set_yticks(ticks, names)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False)
-        axes.set(xlabel="call", xticks=range(1, int(table.call.max()) + 1))
+        last_call = int(table.call.max())
+        axes.set(xlabel="call", xticks=range(1, last_call + 1))
+        axes.set(xlim=(0.3, last_call + 0.7), ylim=(y - 0.8, -0.4))  # clear of the axes
         axes.set_title("Which calls compile, which reuse, which run eager")
         marks = [Patch(color=colour) for colour, _ in HAPPENED.values()]
         where = {"loc": "outside lower center", "ncols": 3, "handlelength": 1.2}

@@ -188,14 +188,10 @@ PROGRAMS = {
     "graph_replay": (graph_replay, None, None),
     "graph_break": (graph_break, "overhead", "launch_rate"),
     "loop_optimizer": (loop_optimizer, "overhead", "launch_rate"),
-    "attention_math": (partial(attention, SDPBackend.MATH), None, None),
-    "attention_flash": (partial(attention, SDPBackend.FLASH_ATTENTION), "compute", None),
-    "attention_efficient": (
-        partial(attention, SDPBackend.EFFICIENT_ATTENTION),
-        "compute",
-        None,
-    ),
-    "attention_cudnn": (partial(attention, SDPBackend.CUDNN_ATTENTION), "compute", None),
+    "attention_math": (attention_math, None, None),
+    "attention_flash": (attention_flash, "compute", None),
+    "attention_efficient": (attention_efficient, "compute", None),
+    "attention_cudnn": (attention_cudnn, "compute", None),
     "block_eager": (block_eager, "compute", None),
     # Its host is barely ahead, and falls behind under the profiler.
     "block_compiled": (block_compiled, None, None),

@@ -73,6 +73,8 @@ def _rate(name, value):
 
 def _work(flops, nbytes):
     for name, value in (("flops", flops), ("nbytes", nbytes)):
+        if value is None:
+            raise ValueError(f"{name} is unknown (None): count it first")
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be zero or more, not {value}")
 
@@ -95,6 +97,8 @@ def achieved(work, us):
     """Rate per second of `work` (FLOPs or bytes) in `us` microseconds; us <= 0: ValueError."""
     if not (math.isfinite(us) and us > 0):
         raise ValueError(f"a time must be a positive number of microseconds, not {us}")
+    if not (math.isfinite(work) and work >= 0):
+        raise ValueError(f"work must be zero or more FLOPs or bytes, not {work}")
     return 1e6 * work / us
 
 
@@ -134,8 +138,8 @@ def place(flops, nbytes, us, flops_per_s, bytes_per_s, *, measured=False):
     units that the operation uses: the dense 16-bit peak for a matmul in bf16, the float32 peak
     for pointwise work. Both from the datasheet, or (measured=True) both measured.
 
-    The verdict is the roof that it comes closer to: "memory" from MEMORY_SHARE of the
-    bandwidth, "compute" from COMPUTE_SHARE of the FLOP/s, as in helpers.diagnose_rules. With
+    The verdict is "memory" from MEMORY_SHARE of the bandwidth, "compute" from COMPUTE_SHARE of
+    the FLOP/s (helpers.diagnose_rules), and of both the roof that it comes closer to. With
     less it is "neither": latency, a bad shape or too little work limits it, and neither a
     faster memory nor faster arithmetic would help much.
 
@@ -149,9 +153,9 @@ def place(flops, nbytes, us, flops_per_s, bytes_per_s, *, measured=False):
     reached = achieved(flops, us), achieved(nbytes, us)
     of_compute = _share("compute", reached[0], _rate("flops_per_s", flops_per_s), measured)
     of_memory = _share("memory", reached[1], _rate("bytes_per_s", bytes_per_s), measured)
-    closer = "memory" if of_memory > of_compute else "compute"
-    near = of_memory >= MEMORY_SHARE if closer == "memory" else of_compute >= COMPUTE_SHARE
-    verdict = closer if near else "neither"
+    near = {"compute": of_compute} if of_compute >= COMPUTE_SHARE else {}
+    near |= {"memory": of_memory} if of_memory >= MEMORY_SHARE else {}
+    verdict = max(near, key=near.get) if near else "neither"
     return Place(flops / nbytes, *reached, of_compute, of_memory, verdict)
 
 

@@ -28,8 +28,7 @@ def run(names=None, mode=None) -> int:
     paths = _select(sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), names)
     _need_mode(mode or os.environ.get("COURSE_MODE"))
     _need_build([ROOT / "build" / path.name for path in paths])
-    env = {} if mode is None else {"COURSE_MODE": mode}
-    rows, failures = [], []
+    env, rows, failures = {"COURSE_MODE": mode} if mode else {}, [], []
     for path in paths:
         seconds, how, error = _run_one(path, env)
         rows.append((path.stem, f"{seconds:.1f}", how, "FAILED" if error else "ok"))
@@ -61,14 +60,13 @@ def record(names=None) -> int:
             "`python -m helpers doctor` says what is missing, `python -m helpers run` shows\n"
             "the recordings that the course already has."
         )
-    folder = ROOT / "notebooks" / "source"
-    env = environment({"COURSE_MODE": "record", "MPLBACKEND": "agg"})
-    rows, failed = [], 0
-    for path, only in _select_recordings(sorted(folder.glob("[0-9][0-9]_*.py")), names):
+    sources = sorted((ROOT / "notebooks" / "source").glob("[0-9][0-9]_*.py"))
+    env, rows, failed = environment({"COURSE_MODE": "record", "MPLBACKEND": "agg"}), [], 0
+    for path, only in _select_recordings(sources, names):
         print(f"\n=== recording {', '.join(only) or path.stem}", flush=True)
         env["COURSE_ONLY"] = ",".join(only)
-        start = time.perf_counter()
-        code = subprocess.run([sys.executable, "-u", str(path)], cwd=ROOT, env=env).returncode
+        start, command = time.perf_counter(), [sys.executable, "-u", str(path)]
+        code = subprocess.run(command, cwd=ROOT, env=env).returncode
         result = f"FAILED (exit status {code})" if code else "ok"
         rows.append((path.stem, f"{time.perf_counter() - start:.1f}", result))
         failed += code != 0
@@ -137,8 +135,8 @@ def _select(paths, names):
     wanted = [Path(name).stem for name in names or []]
     unknown = [name for name in wanted if not any(p.stem.startswith(name) for p in paths)]
     if unknown:
-        known = ", ".join(p.stem for p in paths)
-        raise RunError(f"No notebook starts with {', '.join(unknown)}. There are: {known}.")
+        text = "No notebook starts with {}. There are: {}."
+        raise RunError(text.format(", ".join(unknown), ", ".join(p.stem for p in paths)))
     return [p for p in paths if not wanted or p.stem.startswith(tuple(wanted))]
 
 
@@ -157,9 +155,9 @@ def _recordings(text):
     from helpers import storage
 
     starts = tuple(re.findall(r'recorded\(\s*f"(\w+)\{', text)) or ("?",)
-    there = [name for f in storage.folders() for name in storage.manifest(f)["recordings"]]
-    many = {name for name in there if name.startswith(starts)}
-    return [*re.findall(r'recorded\(\s*"(\w+)"', text), *sorted(many)]
+    there = {name for f in storage.folders() for name in storage.manifest(f)["recordings"]}
+    written = re.findall(r'recorded\(\s*"(\w+)"', text)
+    return written + sorted(name for name in there if name.startswith(starts))
 
 
 def _need_nbclient():

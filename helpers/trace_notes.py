@@ -117,7 +117,11 @@ def _links(trace):
 
 def _host(trace):
     if not len(trace.steps):
-        yield "No ProfilerStep# in the trace: nothing can be told per step (call prof.step())."
+        yield (
+            "No ProfilerStep# in the trace: nothing can be told per step. Give the profiler "
+            "schedule=schedule(wait=0, warmup=2, active=3, repeat=1) and call prof.step() "
+            "after each of 5 steps."
+        )
     if trace.stacks:
         yield (
             f"Python stacks are on ({_count(trace.frames, 'frame')}): they slow the host and "

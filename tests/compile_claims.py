@@ -10,11 +10,21 @@ def eager_starts_slowly(calls):
     return calls.eager_us.iloc[0] > 5 * calls.eager_us.iloc[1:].median() > 0
 
 
-def a_hit_spares_all_but_tracing(phases):
+def slower_behind_a_wait(calls, steps):
+    alone, in_a_loop = calls.compiled_us.median(), times(steps, "block, 8192")["default"]
+    return alone > calls.eager_us.median() and alone > 1.1 * in_a_loop
+
+
+def a_hit_spares_inductor(phases):
     us = phases.pivot(index="phase", columns="kind", values="us").fillna(0)
     spared = us.loc[["Inductor lowering", "code generation", "Triton or C++ compile"]].sum()
     traced = us.loc["Dynamo", ["cold", "warm", "off"]]
     return spared["warm"] < 0.5 * spared["cold"] and traced.min() > 0.2 * traced.max() > 0
+
+
+def looking_up_costs(phases):
+    us = phases.pivot(index="phase", columns="kind", values="us").loc["AOTAutograd"]
+    return 0 < us["off"] < 0.6 * us[["cold", "warm"]].min()
 
 
 def new_shapes_miss(phases):
@@ -90,7 +100,7 @@ def two_loads_one_store(text):
 
 
 def only_the_wrong_one_fails(verdicts):
-    near = (verdicts.its_error <= 2 * verdicts.eager_error + 2**-7).tolist()
+    near = (verdicts.its_error <= 2 * verdicts.eager_error + 2**-9).tolist()
     return verdicts.passes.tolist() == near == [True, True, False]
 
 
@@ -135,8 +145,14 @@ COMPILE_CLAIMS = [
      "05_hundred_calls"),
     ("05", "The average of the compiled calls is the work of a single one",
      one_call_is_the_average, "05_hundred_calls"),
+    ("05", "compiled calls can look slower here than they are in a loop",
+     slower_behind_a_wait, "05_hundred_calls 05_steps"),
     ("05", "a hit spares Inductor and Triton their work, never Dynamo",
-     a_hit_spares_all_but_tracing, "05_first_calls"),
+     a_hit_spares_inductor, "05_first_calls"),
+    ("05", "AOTAutograd's bar contains the search in the cache", looking_up_costs,
+     "05_first_calls"),
+    ("05", "a warm cache spares what Inductor and Triton do", a_hit_spares_inductor,
+     "05_first_calls"),
     ("05", "A new shape in a running process is another graph, and misses",
      new_shapes_miss, "05_first_calls"),
     ("05", "for the first compilation of a process starts the compiler, too",
@@ -144,15 +160,14 @@ COMPILE_CLAIMS = [
     ("05", "One small operation leaves next to nothing to save",
      small_step_gains_nothing, "05_steps"),
     ("05", "Fusing saves GPU work", fusing_saves_gpu_work, "05_steps"),
-    ("05", "The host pays guards and wrapper for it", small_step_gains_nothing, "05_steps"),
-    ("05", "a matrix b is copied there first", a_matrix_is_copied,
+    ("05", "the matrix b had to be copied there first", a_matrix_is_copied,
      "05_addmm_eager 05_addmm_compiled"),
-    ("05", "Three either way, and two commands to the GPU: nothing is saved",
+    ("05", "Three either way: nothing is saved",
      three_passes_either_way, "05_addmm_eager 05_addmm_compiled"),
     ("05", "A vector is read in the epilogue directly", a_vector_is_not, "05_addmm_vector"),
     ("05", "Two loads, one `tl.store`", two_loads_one_store, "05_kernel"),
     ("05", "After the load everything is `float32`", two_loads_one_store, "05_kernel"),
-    ("05", "if its error is at most twice that of eager mode, plus one rounding",
+    ("05", "more than twice that of eager mode, plus part of a rounding",
      only_the_wrong_one_fails, "05_numerics"),
     ("05", "A size is first taken as a constant; when it changes, Dynamo makes it a variable",
      constants_then_variables, "05_recompiles"),
@@ -161,14 +176,14 @@ COMPILE_CLAIMS = [
      equal_sizes_are_one_variable, "05_recompiles"),
     ("05", "every value is a new graph until the limit of eight",
      eager_past_the_limit, "05_recompiles"),
-    ("05", "For dtype, strides or grad mode no variable can stand", kinds_compile_again,
-     "05_recompiles"),
+    ("05", "For dtype, order of strides or grad mode no variable can stand",
+     kinds_compile_again, "05_recompiles"),
     ("05", "one launch instead of many helps as far as the GPU was waiting",
      waiting_gains_most, "05_steps"),
     ("05", "there is a copy more to do: of the inputs", a_graph_copies_its_input, "05_steps"),
     ("05", "what must outlive it has to be cloned", overwritten_or_cloned, "05_overwritten"),
-    ("05", "A replay checks nothing: the numbers are simply others", overwritten_or_cloned,
-     "05_overwritten"),
+    ("05", "A replay, in torch 2.11, checks nothing: the numbers are simply others",
+     overwritten_or_cloned, "05_overwritten"),
     ("05", "as for `add_one`, which changes its input, it is skipped without an error",
      overwritten_or_cloned, "05_overwritten"),
     ("05", "Compiling made one kernel of two", one_kernel_of_two, "05_steps"),

@@ -3,9 +3,11 @@
 Every threshold leaves room for another GPU: what one card alone showed is not claimed.
 """
 
+import json
+
 import numpy as np
 
-from helpers.op_costs import op_cost
+from helpers.op_costs import Cost, op_cost
 
 
 def ratio(table, column, name, other, key="step"):
@@ -36,7 +38,7 @@ def passes_give_the_gain(passes):
 def arithmetic_is_free_at_first(sweep, ceiling):
     us = sweep.set_index("repeat")["gpu_us"]
     memory_end = over_copy(sweep[sweep["repeat"] <= 8], ceiling)
-    free = 0.9 < us[8] / us[1] < 1.1 and us[256] > 2 * us[1]
+    free = 0.9 < us[8] / us[1] < 1.1 and us.iloc[-1] > 1.1 * us[1]
     return free and memory_end.between(0.85, 1.1).all()
 
 
@@ -81,13 +83,23 @@ def not_all_near_the_ceiling(layer, ceiling):
     us, moved = layer.kernels.groupby("op")["dur_us"].sum(), {}
     for op, time in us.items():
         name, shapes, types = layer.ops.loc[op, ["name", "shapes", "types"]]
-        if cost := op_cost(name, shapes, types):
+        cost = op_cost(name, shapes, types)
+        if name == "aten::native_dropout":  # 16 bits in, 16 and a byte of mask out
+            cost = Cost(0, 5 * np.prod(json.loads(shapes)[0]))
+        if cost:
             moved.setdefault(name, []).append((cost.bytes, time))
     sums = {name: np.sum(rows, axis=0) for name, rows in moved.items()}
     rate = {name: nbytes / time * 1e6 for name, (nbytes, time) in sums.items()}
     share = {name: each / ceiling["copy_bytes_per_s"].iloc[0] for name, each in rate.items()}
     slow = ("aten::copy_", "aten::native_layer_norm", "aten::_softmax", "aten::gelu")
-    return max(share.get(name, np.inf) for name in slow) < 0.85 < share["aten::div"]
+    slow = max(share.get(name, np.inf) for name in (*slow, "aten::native_dropout"))
+    return slow < 0.85 < min(share["aten::div"], share["aten::add"])
+
+
+def transposed_keys_are_the_slowest_copy(layer):
+    copies = layer.kernels[layer.kernels["op"].map(layer.op_name) == "aten::copy_"]
+    us = copies.groupby(copies["op"].map(layer.ops["shapes"]))["dur_us"].median()
+    return us.idxmax() == "[[8,12,64,1024],[8,12,64,1024],[]]" and len(us) > 1
 
 
 def in_place_saves_memory_only(places):
@@ -120,6 +132,10 @@ def backward_computes_forward_again(recompute):
     return len(names) == 2 and "sigmoid" in names[-1] and fewer > 5
 
 
+def fusing_and_recomputing_save_passes(recompute):
+    return [*recompute["bytes"] / recompute["one_pass"]] == [51, 5]
+
+
 def recomputing_is_cheaper(recompute):
     return ratio(recompute, "gpu_us", "eager", "compiled", key="how") > 2
 
@@ -149,16 +165,12 @@ def only_pinned_frees_the_host(copies):
     return held["pinned, non_blocking"] < 0.3 < 0.5 < held["pageable, non_blocking"]
 
 
-def pinning_holds_the_host(copies):
-    names = "pin first, every time", "pinned, non_blocking"
-    return ratio(copies, "host_us", *names, key="way") > 5
-
-
 def overlap_needs_all_three(overlap):
     ms = overlap.set_index("step")["wall_ms"]
     both = ms["copy alone"] + ms["matmuls alone"]
     hidden = ms["side stream, pinned"] < 0.8 * both < 0.9 * both < ms["one stream, pinned"]
-    return hidden and ms["side stream, pageable"] > 1.2 * ms["side stream, pinned"]
+    hidden &= ms["side stream, pageable"] > 1.2 * ms["side stream, pinned"]
+    return hidden and ms["one stream, pageable"] > 1.2 * ms["side stream, pinned"]
 
 
 def not_yet_filled(read):
@@ -183,9 +195,9 @@ def compiled_call_costs_the_host_more(rung):
     return (host["compiled"] > 1.1 * host["eager"]).all()
 
 
-def small_waits_for_the_host(rung):
+def compiling_can_make_it_slower(rung):
     small = rung[rung["tokens"] == 64]
-    return len(small) == 2 and (small["gpu_us"] < 0.8 * small["time_us"]).all()
+    return len(small) == 2 and small["time_us"].iloc[1] > small["time_us"].iloc[0]
 
 
 MEMORY_CLAIMS = [
@@ -204,7 +216,7 @@ MEMORY_CLAIMS = [
     ("04", "Matrix products hold more than 99 % of the FLOPs",
      products_hold_the_flops, "04_layer"),
     ("04", "the rest does little with what it moves", others_take_time, "04_layer"),
-    ("04", "Simple operators on large tensors come near the ceiling",
+    ("04", "The division and the additions come near the ceiling",
      not_all_near_the_ceiling, "04_layer 04_ceilings"),
     ("04", "One read and one write, in all three", in_place_saves_memory_only, "04_in_place"),
     ("04", "What saved its *output* cannot have it overwritten",
@@ -214,21 +226,25 @@ MEMORY_CLAIMS = [
      compiled_saves_its_input_only, "04_recompute"),
     ("04", "it computes the forward pass again, from that input",
      backward_computes_forward_again, "04_recompute"),
-    ("04", "computing a value again is cheaper than fetching it",
+    ("04", "computing a cheap value again costs less than fetching it",
      recomputing_is_cheaper, "04_recompute"),
+    ("04", "fusing takes the eager 51 to 15, and recomputing 15 to 5",
+     fusing_and_recomputing_save_passes, "04_recompute"),
+    ("04", "The slowest copy in the layer above, of the transposed keys",
+     transposed_keys_are_the_slowest_copy, "04_layer"),
     ("04", "A view launches nothing", views_launch_nothing, "04_views"),
     ("04", "mixed strides cost more than they count", mixed_strides_cost, "04_views"),
-    ("04", "so here the count of passes is too low",
+    ("04", "the bytes are the same, the time is not",
      transposed_copies_cost, "04_views 04_ceilings"),
     ("04", "Pinned is faster: true", pinned_is_faster, "04_copies"),
-    ("04", "pageable memory ignores it", only_pinned_frees_the_host, "04_copies"),
-    ("04", "holds the host for a copy of its own", pinning_holds_the_host, "04_copies"),
-    ("04", "overlap needs all three", overlap_needs_all_three, "04_overlap"),
+    ("04", "a pageable copy this large ignores it", only_pinned_frees_the_host, "04_copies"),
+    ("04", "Overlap: with the copy first, only with pinned memory *and* another stream", overlap_needs_all_three, "04_overlap"),
     ("04", "hands you a tensor that is not yet filled", not_yet_filled, "04_too_early"),
     ("04", "five passes over the hidden tensor, or three", five_passes_or_three, "04_rung"),
-    ("04", "The regime in the ladder is overhead where the GPU works for less",
+    ("04", "is overhead where the GPU works for less than four fifths of the wait",
      regime_by_the_rule, "04_rung"),
-    ("04", "A compiled call costs the host more",
+    ("04", "a compiled call costs the host more",
      compiled_call_costs_the_host_more, "04_rung"),
-    ("04", "At 64 tokens the GPU waits for the host", small_waits_for_the_host, "04_rung"),
+    ("04", "With few tokens compiling can make the wait longer",
+     compiling_can_make_it_slower, "04_rung"),
 ]  # fmt: skip

@@ -16,6 +16,7 @@ import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -240,7 +241,61 @@ def test_what_calls_compiled_functions_is_called_as_it_is():
     module.compile(backend="eager")
     report = explain(module, x)
     assert (report.graphs, report.versions) == (1, 1)
-    assert explain(torch.nn.Linear(5, 5), x).versions == NOT_AVAILABLE
+
+
+class Adds:
+    def __init__(self, number):
+        self.number = number
+
+    def add(self, x):
+        return x + self.number
+
+    __call__ = add
+
+
+def all_kinds(x):
+    return {
+        "function": layer,
+        "method": Adds(1).add,
+        "callable object": Adds(2),
+        "partial": functools.partial(layer, scale=x.shape[1]),
+        "partial of a method": functools.partial(Adds(3).add),
+        "builtin": torch.sin,
+        "function of torch": torch.nn.functional.softsign,
+        "module of torch.nn": torch.nn.Linear(x.shape[1], 5),
+        "its method": torch.nn.Linear(x.shape[1], 5).forward,
+        "module of modules": torch.nn.Sequential(torch.nn.ReLU()),
+    }
+
+
+def test_each_kind_of_callable_is_traced_anew():
+    for columns in (5, 7, 9):
+        x = torch.randn(3, columns)
+        for kind, fn in all_kinds(x).items():
+            report = explain(fn, x)
+            told = (report.graphs, report.recompiles, report.versions, report.limit_hit)
+            assert told == (1, [], 1, False), (kind, told)
+            assert any("size=[3," in guard for guard in report.guards), kind
+    for _ in range(2):
+        assert (
+            explain(functools.partial(noisy, torch.rand(4, 4)), torch.rand(4, 4)).graphs >= 4
+        )
+
+
+def test_unknown_versions_claim_nothing():
+    x, compiled = torch.randn(3, 5), torch.compile(layer, backend="eager")
+    compiled(x)
+    known = explain(functools.partial(compiled, x))
+    assert (known.graphs, known.versions, known.limit_hit) == (0, 1, False) and known.guards
+    shared = [torch.compile(fn, backend="eager") for fn in (torch.nn.Linear(5, 5), torch.sin)]
+    shared.append(functools.partial(layer, scale=5))
+    shared[-1] = torch.compile(shared[-1], backend="eager")
+    for fn in [lambda x: compiled(x), *shared]:
+        fn(x)
+        report = explain(fn, x)
+        told = {report.guards, report.versions, report.limit_hit}
+        assert report.graphs == 0 and told == {NOT_AVAILABLE}
+        assert "guards: not available" in str(report)
 
 
 def test_the_report_fits_an_output_cell():
@@ -386,6 +441,14 @@ def test_a_first_call_without_kernels():
         first_call(compiled, torch.randn(3, 5))
 
 
+def test_a_first_call_of_what_dynamo_does_not_compile():
+    def generator(x):
+        yield x + 1
+
+    with pytest.raises(ValueError, match="nothing was compiled"):
+        first_call(torch.compile(generator, backend="eager"), torch.ones(3))
+
+
 def test_first_call_refuses_a_second_profiler_and_passes_errors_on():
     def wrong(x):
         raise KeyError("its own")
@@ -448,6 +511,15 @@ def test_break_even():
     assert compiling.in_words(break_even(500, 300, 4e6)) == "pays after 20,000 calls"
     assert compiling.in_words(0.3) == "pays after 1 call"
     assert compiling.in_words(break_even(30, 45, 3e6)).startswith("never pays")
+
+
+def test_break_even_at_the_edges():
+    never = break_even(1 + 1e-12, 1, 1e300)
+    assert never is None and break_even(1 + 1e-12, 1, 1e3) > 1e14
+    for calls in (never, math.inf):
+        assert compiling.in_words(calls).startswith("never pays")
+    calls = break_even(torch.tensor(10.0), torch.tensor(5.0), torch.tensor(100.0))
+    assert type(calls) is float and calls == 20
 
 
 @pytest.mark.parametrize("times", [(0, 1, 1), (1, -1, 1), (1, 1, math.inf), (math.nan, 1, 1)])
@@ -526,8 +598,6 @@ def test_modules_changed_inputs_integers_and_infinities():
     assert not compiling.numerics(in_place, another, x, {"a": x}).passes
     big = torch.tensor([100.0, 3e38])
     assert compiling.numerics(lambda x: 1 / (x - 100), lambda x: 1 / (x - 100), big).passes
-    overflowing = compiling.numerics(lambda x: x * x, lambda x: x * x, big)
-    assert overflowing.passes and overflowing.eager_error == math.inf
     assert torch.get_default_dtype() == torch.float32
 
 
@@ -543,6 +613,95 @@ def test_what_cannot_be_judged_is_refused():
         compiling.numerics(lambda x: 3, lambda x: 3, x)
     with pytest.raises(ValueError, match=r"\(3, 5\) and \(5, 3\)"):
         compiling.numerics(lambda x: x, lambda x: x.t(), x)
+
+
+def test_where_eager_is_no_measure_nothing_passes():
+    x = torch.tensor([1.0, 2.0, 300.0]).half()
+    for fn in (lambda x: x * 1e3, lambda x: x * -1e3, lambda x: x * 1e3 - x * 1e3):
+        with pytest.raises(ValueError, match="not finite where double precision is"):
+            compiling.numerics(fn, torch.zeros_like, x)
+    ties = (1 + torch.arange(400.0) / 1000).bfloat16(), torch.tensor(1e-3).bfloat16()
+    with pytest.raises(ValueError, match="nothing to judge by"):
+        compiling.numerics(lambda x, y: x + y > x, lambda x, y: x > 9, *ties)
+
+    def poles(x):
+        return 1 / (x - x)  # infinities in both: these can be judged
+
+    assert not compiling.numerics(poles, lambda x: -poles(x), x).passes
+    for size in (1e-200, 1e200):  # whose squares are 0 or infinite
+        far = size * torch.linspace(1, 2, 200, dtype=torch.float64)
+        assert compiling.numerics(lambda x: x * 3, lambda x: x * 3, far).passes
+        verdict = compiling.numerics(lambda x: x * 3, lambda x: x * 3.3, far)
+        assert not verdict.passes and verdict.compiled_error == pytest.approx(0.1)
+
+
+def test_random_functions_are_refused_and_nothing_is_drawn(pair):
+    numpys = np.random.default_rng(0)
+    calls = []
+
+    def counts(x):
+        calls.append(1)
+        return x * len(calls)
+
+    def dropout(x):
+        return torch.nn.functional.dropout(x, 0.1)
+
+    for fn in (
+        torch.rand_like,
+        dropout,
+        torch.nn.Dropout(0.1),
+        lambda x: x + 1e-2 * torch.rand_like(x),
+        lambda x: x.flatten()[torch.randint(2, x.shape)] > 0,
+        lambda x: x[torch.rand(len(x)) > 0.5],
+        lambda x: x * float(numpys.uniform(1, 10)),
+        counts,
+    ):
+        state = torch.get_rng_state()
+        with pytest.raises(ValueError, match="other numbers at each call"):
+            compiling.numerics(fn, fn, pair[0])
+        assert torch.equal(state, torch.get_rng_state())
+    still = torch.nn.Dropout(0.1).eval()
+    assert compiling.numerics(still, still, pair[0]).passes
+
+    def unused(x):
+        torch.rand(3)
+        return x * 2
+
+    assert compiling.numerics(unused, unused, pair[0]).passes
+
+
+def test_outputs_are_compared_by_their_place():
+    x = torch.randn(4, 5)
+    left, right = lambda x: {"a": x, "b": [-x]}, lambda x: {"b": [-x], "a": x}  # noqa: E731
+    assert compiling.numerics(left, right, x).passes
+    assert not compiling.numerics(left, lambda x: {"a": -x, "b": [x]}, x).passes
+    with pytest.raises(ValueError, match=r"result\['b'\]\[0\]; compiled .*result\['c'\]"):
+        compiling.numerics(left, lambda x: {"a": x, "c": -x}, x)
+    for other in (x.to_sparse(), x.to_sparse(1)):
+        for pair in ((lambda x: x, lambda x: other), (lambda x: other, lambda x: x)):  # noqa: B023
+            with pytest.raises(ValueError, match="no ordinary tensor"):
+                compiling.numerics(*pair, x)
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(5)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.norm(x)
+        self.calls = self.calls + 1  # a new tensor, where the norm's are changed in place
+        return self.norm.running_mean, x * self.calls
+
+
+def test_every_call_finds_the_module_as_it_was():
+    module, x = Counting(), torch.randn(64, 5)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for compiled in (module, torch.compile(module, backend="eager")):
+        assert compiling.numerics(module, compiled, x).passes
+        after = module.state_dict()
+        assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 # ---------------------------------------------------------------- on a GPU

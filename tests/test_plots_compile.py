@@ -97,6 +97,21 @@ def test_each_call_has_the_colour_of_what_happened(figures):
     assert texts(axes) == "1 2 3 7"
 
 
+def test_names_fit_their_squares_and_one_setting_is_not_named(figures):
+    rows = [["rows", setting, n, f"{n}", "reused"] for setting in "ab" for n in range(1, 13)]
+    rows.append(["kind", "a", 1, "no_grad", "compiled"])
+    columns = ["series", "setting", "call", "what", "happened"]
+    plots_compile.compile_strip(pd.DataFrame(rows, columns=columns))
+    axes = axes_of(figures)
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == ["rows: a", "rows: b", "kind"]
+    for square, text in zip(axes.patches, axes.texts, strict=True):
+        around, within = square.get_window_extent(), text.get_window_extent()
+        assert around.x0 < within.x0 and within.x1 < around.x1
+    low, left = axes.get_ylim()[0], axes.get_xlim()[0]
+    assert all(square.get_y() > low and square.get_x() > left for square in axes.patches)
+
+
 def test_modes_have_a_panel_a_size(figures):
     rows = [["64", "eager", 100.0, 15.0], ["64", "default", 150.0, 14.0]]
     rows.append(["8192", "eager", 250.0, 251.0])  # GPU time of another moment: no longer bar

@@ -443,11 +443,18 @@ def test_verdicts():
 @given(st.floats(0, 1), st.floats(1e-3, 1))
 def test_a_verdict_is_the_closer_roof_from_the_thresholds_of_diagnose(of_compute, of_memory):
     found = place(of_compute * 1e6, of_memory * 1e6, 1.0, 1e12, 1e12)
-    if found.of_memory > found.of_compute:
-        expected = "memory" if found.of_memory >= MEMORY_SHARE else "neither"
-    else:
-        expected = "compute" if found.of_compute >= COMPUTE_SHARE else "neither"
-    assert found.verdict == expected
+    memory, compute = found.of_memory >= MEMORY_SHARE, found.of_compute >= COMPUTE_SHARE
+    if memory and compute:
+        closer = "memory" if found.of_memory > found.of_compute else "compute"
+    assert found.verdict == (
+        closer
+        if memory and compute
+        else "memory"
+        if memory
+        else "compute"
+        if compute
+        else "neither"
+    )
 
 
 def test_more_than_a_card_can_is_refused_with_likely_causes():

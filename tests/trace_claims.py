@@ -73,7 +73,7 @@ def profile_holds_the_host_back(compiled, rungs):
 
 
 TRACE_CLAIMS = [
-    ("03", "the host is busy most of the time, the GPU hardly ever",
+    ("03", "inside a label the host is busy, the GPU hardly ever",
      host_busy_gpu_idle, "03_chain"),
     ("03", "passes through two operators before something is launched",
      two_operators_before_a_launch, "03_chain"),

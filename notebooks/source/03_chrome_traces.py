@@ -45,7 +45,7 @@ from helpers.timing import compare, time_gpu
 # multiply two 64 x 64 matrices and add a third, with a label around both.
 #
 # **Guess.** A step makes two kernels of a few microseconds each. How many microseconds after
-# the step's start does the first one run: 5, 50, 500?
+# the step's start does the first one run: 10, 100, 1000?
 
 # %%
 my_start_us = None  # your guess
@@ -77,7 +77,7 @@ path = recorded("03_chain", chain)
 # `capture` exports with `prof.export_chrome_trace`; PyTorch compresses, too, if the name you
 # give ends in `.gz`. The picture shows the three steps. On top the host: steps, labels,
 # operators by depth, calls. Below the GPU, a lane a stream. Arrows run from a launch to its
-# kernel; grey is a GPU without work.
+# kernel; in the GPU's lane grey means no work. Steps 0 and 1 warmed up.
 
 # %%
 trace = traces.read(path)
@@ -94,8 +94,8 @@ say(
 open_in_perfetto(path)
 
 # %% [markdown]
-# Read it from top to bottom: the host is busy most of the time, the GPU hardly ever. The space
-# between two steps belongs to the profiler.
+# Read it from top to bottom: inside a label the host is busy, the GPU hardly ever. The space
+# between two steps belongs to the profiler, the last wait to `capture`.
 #
 # To zoom, open it in Perfetto: `W` and `S` zoom, `A` and `D` move; a click on a kernel
 # shows its arguments and the arrow to its launch.
@@ -193,7 +193,7 @@ print(trace)
 # %% [markdown]
 # `traces.read` does this for files of any PyTorch since 1.8, with nested operators, steps,
 # copies and several GPUs; broken files are read as far as they are sound, and what could not be
-# placed is counted in `trace.notes`. From here on we use its tables.
+# placed is counted in `trace.notes`.
 #
 # > **Takeaway.** Kernel to call: correlation. Call to operator: time, on the same thread.
 
@@ -233,8 +233,7 @@ say(f"Calls named `cudaOccupancy...` in both traces: **{asked}**.")
 # First: step, label, `aten::matmul`, the operator it chooses by shape (`aten::mm`), the call,
 # and the kernel in its own lane. Then the batches: one product as well, but `expand`, `reshape`
 # and `view` come first; they launch nothing and cost host time all the same. Some libraries
-# also ask how many blocks fit on a multiprocessor (`cudaOccupancy...`): whether yours does, ask
-# the trace.
+# also ask how many blocks fit on a multiprocessor (`cudaOccupancy...`).
 #
 # > **Takeaway.** A kernel hangs on a chain of host work, most of which computes nothing.
 
@@ -436,7 +435,7 @@ print(about_regime.strip("\n"))
 # %% [markdown]
 # Now the test: all planted programs, also those you have not met: pointwise operations, a graph
 # break, an optimizer that loops over parameters, attention by four backends. `planted` is what
-# the code makes of it, where it decides that at all. `at_most` is window over busy time: the
+# the code makes of it, where it decides that at all. `no_idle` is window over busy time: the
 # gain if all idling went.
 
 # %%
@@ -447,7 +446,7 @@ for name, (_, regime, cause) in programs.PROGRAMS.items():
     each = diagnoses[name].as_dict()
     rows.append([name, cause or regime or "", each["cause"] or each["regime"]])
     rows[-1] += [each["busy_fraction"], each["kernels_per_step"], each["bound_speedup"]]
-columns = ["program", "planted", "found", "busy", "kernels", "at_most"]
+columns = ["program", "planted", "found", "busy", "kernels", "no_idle"]
 table = pd.DataFrame(rows, columns=columns)
 show(table, digits=3)
 
@@ -579,9 +578,10 @@ table = facts[columns.split()].reset_index(names="who")
 show(table.rename(columns=lambda name: name.removesuffix("_per_step")), digits=3)
 
 # %% [markdown]
-# `kernel` is the one with most time; `plots.timeline(strangers["a"])` shows more of one. Give
-# each letter one of `"launch_rate"`, `"synchronisation"`, `"host_stall"`, if the GPU idles most
-# of the time, else one of `"transfer"`, `"memory"`, `"compute"`. Each occurs once.
+# The long pale waits end the profile and are not counted. `kernel` is the one with most time;
+# `plots.timeline(strangers["a"])` shows more of one. Give each letter one of `"launch_rate"`,
+# `"synchronisation"`, `"host_stall"`, if the GPU idles most of the time, else one of
+# `"transfer"`, `"memory"`, `"compute"`. Each occurs once.
 
 # %%
 answers = {"a": None, "b": None, "c": None, "d": None, "e": None, "f": None}
