@@ -340,9 +340,8 @@ say(
 
 # %% [markdown]
 # A sum counts every microsecond in which two kernels run twice over; the **union** of their
-# intervals counts it once. Idle is the window minus the union, device by device. Copies are busy
-# time of their own kind, a synchronisation is no work, and stream 7 of one GPU is not stream 7
-# of another.
+# intervals counts it once. Idle is the window minus the union, device by device. Copies are
+# busy time, a synchronisation is no work, and stream 7 of one GPU is not stream 7 of another.
 #
 # Idle for which reason? `item_each_time` fetches a number after every matmul. **Guess** before
 # you look at a few rounds of it: between two matmuls, who waits for whom?
@@ -510,8 +509,7 @@ print(diagnose(wall_us=row["time_us"], busy_us=min(row["gpu_us"], row["time_us"]
 # may disagree: that is the program the rules get wrong. GPU time and wait from a run without
 # profiler settle it.
 #
-# At 64 tokens the compiled block can be the slower one: guards and wrapper cost host time, and a
-# block that waits for the host pays for them.
+# At 64 tokens the compiled block can be the slower one: guards and wrapper cost host time.
 
 # %% [markdown]
 # ## Exercises
