@@ -80,7 +80,7 @@ def first_calls(more):
 # %% [markdown]
 # A process has one first call, and a cache on disk may hold yesterday's work. So each kind of
 # first call gets a fresh process, its caches (Inductor's and Triton's: `TORCHINDUCTOR_CACHE_DIR`)
-# in a folder of our own. The next section uses the same processes.
+# in a folder of our own.
 
 
 # %%
@@ -112,10 +112,12 @@ say(
 
 # %% [markdown]
 # A first call in eager mode is slow as well: it loads libraries and kernels. The average of the
-# compiled calls is the work of a single one: a benchmark that includes it measures the compiler.
+# compiled calls is the work of a single one (with a profiler on, which adds to it): a benchmark
+# that includes it measures the compiler.
 #
 # Behind every dot stands a synchronisation, so each call shows the host's work before the first
-# kernel; a loop without hides it behind earlier kernels.
+# kernel: compiled calls can look slower here than they are in a loop, which hides it behind
+# earlier kernels.
 #
 # > **Takeaway.** Compiling happens at the first call: time it, and report it, apart.
 
@@ -126,8 +128,8 @@ say(
 # into simpler operators and adds a backward graph if one is needed, **Inductor** plans which of
 # them share a kernel and writes it, **Triton** compiles it for the GPU (C++ for the CPU).
 #
-# First the cold call, taken apart (*other*: what no counter of PyTorch's claims); then beside it
-# a process that finds its cache, one without caches, and a second shape in the cold process.
+# The cold call is taken apart (*other*: what no slice of PyTorch's covers), then set beside three
+# other first calls.
 #
 # **Guess.** Which station takes longest? Which shrink with a warm cache?
 
@@ -157,11 +159,13 @@ say(
 
 # %% [markdown]
 # The cache is looked up by what was traced, so tracing comes first: a hit spares Inductor and
-# Triton their work, never Dynamo. A new shape in a running process is another graph, and misses;
-# it is cheaper all the same, for the first compilation of a process starts the compiler, too.
-# These are single runs: a station can take twice as long in the next.
+# Triton their work, never Dynamo. AOTAutograd's bar contains the search in the cache: keys are
+# computed, hit or miss. Compare it with the process without caches. A new shape in a running
+# process is another graph, and misses; it is cheaper all the same, for the first compilation of a
+# process starts the compiler, too. Single runs: a station can take twice as long another time.
 #
-# > **Takeaway.** A warm cache saves the work of Inductor and Triton, not tracing.
+# > **Takeaway.** A warm cache saves the work of Inductor and Triton, not tracing, and looking it
+# > up costs time, too.
 
 # %% [markdown]
 # ## What every later call costs
@@ -169,8 +173,8 @@ say(
 # Before a compiled function runs, its **guards** check: is this the case that was compiled? Then
 # a wrapper allocates outputs and launches kernels.
 #
-# **Guess.** Here are four cases. How many times eager mode's host time does a compiled call take
-# in each? Which case will never earn its first call back?
+# **Guess.** How many times eager mode's host time does a compiled call take in these four cases?
+# Which will never earn its first call back?
 
 
 # %%
@@ -201,7 +205,7 @@ def profiled(step, wall_us):
 
 # %% [markdown]
 # A host drifts, so `in_turn` alternates blocks of each variant. It reads two clocks: when the
-# host has queued a block, and when the GPU has finished it. Profiles come last.
+# host has queued a block, and when the GPU has finished it.
 
 
 # %%
@@ -232,9 +236,8 @@ def timed_steps():
 
 
 # %% [markdown]
-# One fresh process with an empty cache takes all these times, those of the modes later on
-# included. `first_s` is what a case adds to a process that compiles anyway. The picture divides
-# total times: where a line falls below 1, the first call has paid.
+# One fresh process with an empty cache takes all these times. `first_s` is what a case adds
+# to a process that compiles anyway. The picture divides total times.
 
 
 # %%
@@ -257,11 +260,12 @@ cases = pd.DataFrame({"eager_us": eager.wall_us, "compiled_us": default.wall_us}
 cases["first_us"] = default.first_us
 plots_compile.break_even(cases.rename_axis("case").reset_index())
 pays = [compiling.break_even(*row) for row in cases.itertuples(index=False)]
-cases["host_eager_us"], cases["host_compiled_us"] = eager.host_us, default.host_us
 cases["host_ratio"] = default.host_us / eager.host_us
 cases["first_s"] = cases.pop("first_us") / 1e6
 cases["pays_after"] = [f"{calls:,.0f} calls" if calls else "never" for calls in pays]
 show(cases.reset_index(names="case"), digits=3)
+more = f"{total['cold'] / cases.first_s['block, 8192 tokens']:.1f} times as"
+say(f"8192 tokens, own process: {more} long a first call, to be paid by {more} many calls.")
 
 # %% [markdown]
 # The first call has paid after `first call / (eager - compiled)` calls, or never if nothing is
@@ -269,14 +273,13 @@ show(cases.reset_index(names="case"), digits=3)
 # dispatch. One small operation leaves next to nothing to save, and a step that waits for the host
 # gains nothing from shorter kernels.
 #
-# > **Takeaway.** The gain of a call must be positive, and large enough for the calls you will
-# > make: multiply before you compile.
+# > **Takeaway.** A call must gain something, and often enough: multiply before you compile.
 
 # %% [markdown]
 # ## Two operators become one
 #
-# `torch.matmul(x, w) + b` in eager mode is two kernels. The compiler sees both and calls `addmm`,
-# one operator for the two.
+# `torch.matmul(x, w) + b` in eager mode is two kernels. The compiler calls `addmm`, one operator
+# for the two.
 #
 # **Guess.** b is a 4096 x 4096 matrix: 32 MiB in 16 bits. How many kernels and copies does the
 # compiled step have? And with a vector as b, as in a linear layer?
@@ -340,13 +343,14 @@ say(
 )
 
 # %% [markdown]
-# `addmm` adds b in the matmul's **epilogue**, while the product still lies in registers. But here
-# the library updates its output in place, so a matrix b is copied there first. Count passes of 32
-# MiB: eager's add reads two and writes one; the copy reads and writes one, the epilogue reads
-# one. Three either way, and two commands to the GPU: nothing is saved.
+# `addmm` adds b in the matmul's **epilogue**, while the product is in registers. If the
+# table has a copy, the library updated its output in place, and the matrix b had to be copied
+# there first. Count passes of 32 MiB: eager's add reads two and writes one; copy and epilogue read
+# two and write one. Three either way: nothing is saved. Newer versions of PyTorch can hand b over
+# without a copy: then one pass is left of three.
 #
 # A vector is read in the epilogue directly. The compiler fused nothing: it picked another
-# operator. The host pays guards and wrapper for it, here also the profiler.
+# operator.
 #
 # > **Takeaway.** Count kernels and copies after compiling; one operator is not always one kernel.
 
@@ -357,7 +361,7 @@ say(
 # one kernel; here it is, constants put in, empty masks left out.
 #
 # **Guess** before you look: how many loads and stores does it have? And in which precision does
-# it compute between them: that of the tensors?
+# it compute between them?
 
 
 # %%
@@ -411,17 +415,18 @@ verdicts = recorded("05_numerics", right_or_wrong)
 show(verdicts, digits=2)
 
 # %% [markdown]
-# Errors are relative to the largest value. A result passes if its error is at most twice that of
-# eager mode, plus one rounding. To require equality would fail good code. But what errs by less
-# than a rounding of 16 bits passes, too; judge it in fp32.
+# The errors shown are root mean squares, relative to that of the double-precision result. A
+# result passes if neither this error nor the largest single one is more than twice that of eager
+# mode, plus part of a rounding. What errs by less than a rounding of 16 bits passes, too;
+# judge it in fp32.
 #
 # > **Takeaway.** Different from eager is no verdict: judge both against a higher precision.
 
 # %% [markdown]
 # ## What makes it compile again
 #
-# A backend gets a graph and returns something to call. This one compiles nothing, and tells what
-# each call did. This section and the next need no GPU.
+# The backend used here compiles nothing, and tells what each call did. This section and the next
+# need no GPU.
 #
 # **Guess.** Batches of 2, 3, 4, ... 13 rows: how many compilations? 8, 16, 1, 24 rows? An integer
 # argument that counts up?
@@ -452,9 +457,8 @@ def strip(calls, dynamic=None):
 
 
 # %% [markdown]
-# Four series: more and more rows, rows with a 1 among them, an integer that counts up, other
-# kinds of tensor (dtype, strides, a call without gradients, a leaf that requires one). The first
-# three with `dynamic=False`, with the setting left alone, and with `dynamic=True`.
+# The three series of the guess run with `dynamic=False`, with the setting left alone, and with
+# `dynamic=True`. A fourth changes the kind of tensor; its leaf requires gradients.
 
 
 # %%
@@ -484,14 +488,13 @@ plots_compile.compile_strip(story)
 # %% [markdown]
 # A size is first taken as a constant; when it changes, Dynamo makes it a variable, for all sizes
 # but 0 and 1, which stay special. With `dynamic=False` every value is a new graph until the limit
-# of eight (`torch._dynamo.config.recompile_limit`); from then on calls run eager. For dtype,
-# strides or grad mode no variable can stand.
+# of eight (`torch._dynamo.config.recompile_limit`); from then on a call that fits none
+# of the eight runs eager. For dtype, order of strides or grad mode no variable can stand.
 #
 # Even `dynamic=True` compiled at 16 rows after 8, of 8 columns: two sizes that are equal at first
 # get one variable, and a guard.
 #
-# `explain` lists the guards of one call, `watch` what made several compile again: here 16 rows
-# after 8, then 1, then another dtype.
+# `explain` lists the guards of one call, `watch` what made several compile again.
 
 
 # %%
@@ -509,25 +512,23 @@ def guards():
 
 text = recorded("05_guards", guards, cpu=True)
 text = text.replace("device=None, ", "")  # a CPU has no number
-lines = [
-    line[:95] for line in text.splitlines() if not line.endswith("== None")
-]  # unset states
-print("\n".join(lines[:24]))
+text = re.sub(r"^.*== None\n", "", text, flags=re.M)  # states that nobody has set
+print("\n".join(line[:95] for line in text.splitlines()[:24]))
 
 # %% [markdown]
 # Each guard is tested at every call; `TORCH_LOGS=recompiles` prints those that fail. Remedies:
 # `dynamic=True` or `torch._dynamo.mark_dynamic`, padding to a few sizes, a warm-up call in the
 # grad mode and dtype of the run.
 #
-# > **Takeaway.** Past eight versions a function runs eager, with one line in a log: count
-# > compilations where shapes vary.
+# > **Takeaway.** Past eight versions, calls that fit none of them run eager, with one line in a
+# > log: count compilations where shapes vary.
 
 # %% [markdown]
 # ## Where a graph breaks
 #
 # What Dynamo cannot trace, Python must run: the graph ends there, and a new one begins behind it.
 #
-# **Guess.** Read the function. How often does its graph break? How many graphs is that?
+# **Guess.** How often does the graph of this function break? How many graphs is that?
 
 # %%
 my_breaks = None
@@ -559,8 +560,7 @@ say(f"{len(broken)} breaks, **{broken.graphs[0]} graphs**, each with guards of i
 # %% [markdown]
 # A break is no error; the result is the same. Nothing is fused across it, each piece pays for
 # guards and wrapper, and the `if` and `.item()` wait for the GPU at every call, as in eager mode.
-# Tools count in different ways; stay with one. `torch.compile(fn, fullgraph=True)` raises at the
-# first break instead: put that into a test.
+# `torch.compile(fn, fullgraph=True)` raises at the first break instead: put that into a test.
 #
 # > **Takeaway.** Compile with `fullgraph=True` where you can, and let the error name the line.
 
@@ -591,18 +591,26 @@ say(
     f"{small.first_us['max-autotune'] / 1e6:.0f} s, the GPU's work from "
     f"{small.gpu_us['reduce-overhead']:.0f} to {small.gpu_us['max-autotune']:.0f} us."
 )
+say(
+    "The modes were compiled one after the other, and the later ones found kernels that the "
+    "first had left: compare their `first_s` only where the gap is large. A graph is recorded "
+    "in the calls after the first, which `first_s` does not count."
+)
 
 # %% [markdown]
 # Against default mode one launch instead of many helps as far as the GPU was waiting; where it is
 # busy, there is a copy more to do: of the inputs, to the graph's own addresses. Guards, wrapper,
-# that copy and the graph's bookkeeping are paid once a call: much beside the launches of a few
-# kernels, where eager mode may stay ahead, little beside hundreds.
+# copy and bookkeeping are paid once a call: much beside the launches of a few kernels, where
+# eager mode may stay ahead, little beside hundreds.
 #
-# Tuning times its candidates one by one: whether the choice is better *in* the step, measure. It
-# asks for at least 68 multiprocessors: smaller GPUs (a T4 has 40, an L4 58) warn "Not enough SMs"
-# and use the library's kernels.
+# `gpu_us` comes from a profile, where the host is slower and a GPU that rests in between may
+# clock higher: at 8192 tokens trust `wall_us`, and take a small grey rest for no wait.
 
 # %% [markdown]
+# Tuning times its candidates one by one: whether the choice is better *in* the step, measure. It
+# asks for at least 68 multiprocessors: smaller GPUs (a T4 has 40) warn "Not enough SMs"
+# and use the library's kernels.
+#
 # A graph writes to its own addresses, too. **Guess**: you keep a result and call again with
 # another input. What is in the result that you kept?
 
@@ -632,12 +640,12 @@ def overwritten():
 
 
 for line in recorded("05_overwritten", overwritten).splitlines():
-    print(textwrap.fill(line, 95, subsequent_indent="    "))
+    print(textwrap.fill(line.replace("off by", "largest difference"), subsequent_indent="  "))
 
 # %% [markdown]
 # The memory belongs to the next call; what must outlive it has to be cloned. While a graph warms
 # up or is recorded, PyTorch notices what you kept, and reading it raises "overwritten by a
-# subsequent run". A replay checks nothing: the numbers are simply others.
+# subsequent run". A replay, in torch 2.11, checks nothing: the numbers are simply others.
 #
 # Where a graph cannot be used, as for `add_one`, which changes its input, it is skipped without
 # an error: if this mode changes nothing, ask `explain(...).cudagraphs`.
@@ -648,7 +656,8 @@ for line in recorded("05_overwritten", overwritten).splitlines():
 # %% [markdown]
 # ## The ladder so far
 #
-# The compiled block at both sizes, and as a CUDA graph at 64 tokens, from that same process.
+# The compiled block at both sizes, and as a CUDA graph at 64 tokens, from the same process:
+# `gpu_us` from its profiles.
 
 
 # %%
@@ -723,7 +732,7 @@ counts = {
 check("count", counts, truth)
 
 # %% [markdown]
-# **3. Mend it.** `scaled` breaks its graph, and compiles again for every new peak. Write `whole`,
+# **3. Mend it.** `scaled` breaks its graph, and waits for the value at every call. Write `whole`,
 # which returns the same and is one graph.
 
 
@@ -762,8 +771,8 @@ check("whole", try_out(whole), [True, True])
 # **4. Pick.** For each of four programs choose `"eager"`, `"default"`, `"reduce-overhead"` or
 # `"max-autotune"`; each occurs once.
 #
-# - a: one shape, hundreds of small kernels a call, the GPU busy a tenth of the time, all day long;
-# - b: a test that calls its model 50 times; compiling takes 20 s and would save 1 ms a call;
+# - a: one shape, hundreds of small kernels, the GPU busy a tenth of the time, all day;
+# - b: a test that calls its model 50 times; compiling takes 20 s and saves 1 ms a call;
 # - c: training for a week, the GPU busy, nearly all of it in matmuls of odd shapes;
 # - d: the GPU busy, half of it in chains of pointwise operators; restarted every hour.
 
@@ -784,9 +793,9 @@ check("pick", modes, best)
 # %% [markdown]
 # ## Summary
 #
-# - A first call is tracing, planning, writing, compiling; a warm cache spares all but tracing. It has
-#   paid after first call / (eager - compiled) calls, or never.
-# - A new dtype, stride, grad mode or constant compiles again, past eight versions it runs eager; a
-#   graph breaks where Python must see a value. Count both.
+# - A first call is tracing, planning, writing, compiling; a warm cache spares what Inductor and
+#   Triton do. It has paid after first call / (eager - compiled) calls, or never.
+# - A new dtype, stride order, grad mode or constant compiles again; past eight versions, what fits
+#   none runs eager; a graph breaks where Python must see a value. Count both.
 # - The generated kernel is a file you can read; its result is judged against double precision. Modes:
 #   by what you wait for. Next: what really runs when you call nn.Linear?
