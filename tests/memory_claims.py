@@ -99,7 +99,7 @@ def not_all_near_the_ceiling(layer, ceiling):
 def transposed_keys_are_the_slowest_copy(layer):
     copies = layer.kernels[layer.kernels["op"].map(layer.op_name) == "aten::copy_"]
     us = copies.groupby(copies["op"].map(layer.ops["shapes"]))["dur_us"].median()
-    return us.idxmax() == "[[8,12,64,1024],[8,12,64,1024],[]]" and len(us) > 1
+    return len(us) > 1 and us.idxmax() == "[[8,12,64,1024],[8,12,64,1024],[]]"
 
 
 def in_place_saves_memory_only(places):
@@ -238,7 +238,8 @@ MEMORY_CLAIMS = [
      transposed_copies_cost, "04_views 04_ceilings"),
     ("04", "Pinned is faster: true", pinned_is_faster, "04_copies"),
     ("04", "a pageable copy this large ignores it", only_pinned_frees_the_host, "04_copies"),
-    ("04", "Overlap: with the copy first, only with pinned memory *and* another stream", overlap_needs_all_three, "04_overlap"),
+    ("04", "Overlap: with the copy first, only with pinned memory *and* another stream",
+     overlap_needs_all_three, "04_overlap"),
     ("04", "hands you a tensor that is not yet filled", not_yet_filled, "04_too_early"),
     ("04", "five passes over the hidden tensor, or three", five_passes_or_three, "04_rung"),
     ("04", "is overhead where the GPU works for less than four fifths of the wait",

@@ -3,9 +3,9 @@
 #
 # You will be able to
 #
-# - count the bytes and FLOPs of an expression, and tell from them what its kernels wait for;
+# - count the bytes and FLOPs of an expression;
 # - place a kernel on a roofline of ceilings that you measured, "neither" included;
-# - say what fusing, recomputing, views and pinned memory save, each with a number.
+# - say what fusing, recomputing, views and pinned memory save.
 #
 # *40 minutes. Live on a GPU, replayed without one. Comes after [3. When did it happen, and why
 # then?](03_chrome_traces.ipynb).*
@@ -76,9 +76,8 @@ def counted(step):
 
 
 # %% [markdown]
-# The GPU's own counters are often locked on rented machines; shapes suffice. `op_cost` knows
-# PyTorch's operators: each input is read once, each output written once. A fused kernel's FLOPs
-# stay uncounted. 256 MiB is several times the L2 of most cards, so little comes from the cache.
+# `op_cost` knows PyTorch's operators: each input is read once, each output written once. A
+# fused kernel's FLOPs stay uncounted. 256 MiB is several times most L2 caches.
 #
 # A second expression, `x + 2 * y`, can be fused by hand: `torch.add` has an argument for the
 # factor.
@@ -110,8 +109,8 @@ def passes():
 table = recorded("04_passes", passes)
 
 # %% [markdown]
-# Bytes over time is the achieved bandwidth. The last column compares it with the copy ceiling of
-# notebook 0, measured again. An fp32 matmul without tensor cores is timed too, for later.
+# Bytes over time is the achieved bandwidth; the last column compares it with the copy ceiling of
+# notebook 0. An fp32 matmul without tensor cores is timed, too.
 
 
 # %%
@@ -140,11 +139,10 @@ for expression, how in (("cos(cos(x))", "compiled"), ("x + 2 * y", "by hand")):
     )
 
 # %% [markdown]
-# Eager mode uses its bandwidth well; it moves too much. So fusing helps although no kernel was
-# slow, and the gain can be counted before anything is written: passes before over passes after.
-# Every input of every kernel is a read, every output a write; what stays in a register is free,
-# and so is a Python scalar. Where the fused cosines miss the count, their arithmetic probably no
-# longer hides behind the bytes.
+# Eager mode uses its bandwidth well; it moves too much. So fusing helps, and the gain can be
+# counted before anything is written: passes before over passes after. Where the fused cosines
+# miss the count, their arithmetic probably no longer hides behind the bytes. A sum may pass
+# the ceiling: that is a copy, half of it writes; a sum reads two numbers for each it writes.
 #
 # > **Takeaway.** A memory-bound expression costs its passes over the data: count them, fuse,
 # > count again.
@@ -174,7 +172,7 @@ def chain(repeat):
 
 def intensity():
     x, rows = numbers(), []
-    for repeat in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    for repeat in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
         torch.compiler.reset()  # else the ninth variant of one function would run eager
         step = partial(torch.compile(chain(repeat), dynamic=False), x)
         row = {"repeat": repeat, "gpu_us": time_gpu(step).median, **counted(step)}
@@ -186,11 +184,11 @@ def intensity():
 sweep = recorded("04_intensity", intensity)
 
 # %% [markdown]
-# The compiler makes one kernel of each chain. Its bytes come from its trace, its FLOPs from that
-# of the same chain in eager mode. Three curves: bandwidth over the copy ceiling; FLOP/s over the
-# card's fp32 peak *without tensor cores* (the datasheet's, or else the best measured here); time
-# over that of moving the bytes. Grey is where a published A100 turned (Horace He, 2022): a chain
-# of multiplications, which are as many instructions.
+# The compiler makes one kernel of each chain; its FLOPs come from a trace of eager mode. Three
+# curves: bandwidth over the copy ceiling; FLOP/s over the card's fp32 peak *without tensor
+# cores* (the datasheet's, or else the best measured here); time over that of moving the bytes.
+# Grey is where a published A100 turned (Horace He, 2022): a chain of multiplications, which
+# are as many instructions.
 
 # %%
 everyone = with_others("04_intensity", sweep)
@@ -208,19 +206,22 @@ band = published("intensity_sweep")
 band = band["memory_bound_below_repeat"], band["compute_bound_above_repeat"]
 plots.intensity_sweep(everyone, turn, band)
 guess(my_repeat, 40e12 / 2e12 / 2 * 8, "multiply-adds", "where the imagined card turns")
+never = "; this sweep never becomes compute-bound" if turn > last["repeat"] else ""
+high = " (a card may clock higher than its datasheet says)" if last.of_compute > 1 else ""
 what = "best measured" if math.isnan(known[0]) else "datasheet"
+share = f"**{last.of_compute:.0%}** of {last.fp32 / 1e12:.1f}, the {what} for plain fp32{high}"
+share = "the best measured here" if last.of_compute == 1 else share
 say(
-    f"Here {turn:.0f}. At repeat = {first['repeat']}: **{first.of_memory:.0%}** of the copy "
-    f"ceiling. At {last['repeat']}: {last.flops / last.gpu_us / 1e6:.1f} TFLOP/s, "
-    f"**{last.of_compute:.0%}** of {last.fp32 / 1e12:.1f}, the {what} for fp32 without tensor "
-    f"cores; eager, it would move {last.eager_bytes / last.bytes:.0f} times the bytes."
+    f"Here {turn:.0f}{never}. At repeat = {first['repeat']}: **{first.of_memory:.0%}** of the "
+    f"copy ceiling. At {last['repeat']}: {last.flops / last.gpu_us / 1e6:.1f} TFLOP/s, "
+    f"{share}; eager, it would move {last.eager_bytes / last.bytes:.0f} times the bytes."
 )
 
 # %% [markdown]
-# FLOPs over bytes is the **arithmetic intensity**. Two streams race: bytes over bandwidth, FLOPs
-# over peak. The slower sets the time; where they tie, at the **ridge**, neither ceiling is quite
-# reached. Right of it faster arithmetic helps, left of it faster memory. In eager mode the
-# intensity never rises: every multiplication is a kernel with traffic of its own.
+# FLOPs over bytes is the **arithmetic intensity**. Bytes over bandwidth, FLOPs over peak: the
+# slower sets the time; where they tie, at the **ridge**, neither ceiling is quite reached.
+# Right of it faster arithmetic helps, left of it faster memory. In eager mode the intensity
+# never rises: every multiplication and every addition is a kernel with its own traffic.
 #
 # > **Takeaway.** Below the ridge arithmetic is free; above it, so is traffic.
 
@@ -228,8 +229,8 @@ say(
 # ## Under the roof
 #
 # The roofline draws all kernels in one picture: FLOP/s against intensity, below a slope (the
-# bandwidth) and a flat roof (the peak). Everything here is fp32, so its roof is the one without
-# tensor cores.
+# bandwidth) and a flat roof (the peak). Everything here is fp32, so its roof is the one
+# without tensor cores.
 #
 # **Guess.** `torch.neg` of 16,384 numbers has the same low intensity as `torch.neg` of 256 MiB
 # of them. Is it memory-bound? What about a 64 x 64 matmul, of higher intensity?
@@ -237,15 +238,15 @@ say(
 
 # %%
 def strangers():
-    x, a = numbers(), torch.randn(4096, 4096, device="cuda")
-    rows, small = x.view(-1, 1024), a[:64, :64].contiguous()
+    x, (a, b) = numbers(), torch.randn(2, 4096, 4096, device="cuda")
+    rows, (c, d) = x.view(-1, 1024), torch.randn(2, 64, 64, device="cuda")
     steps = {
         "neg, large": partial(torch.neg, x),
         "neg, 16,384": partial(torch.neg, x[:16384]),
         "softmax": partial(torch.softmax, rows, 1),
         "row sums": partial(torch.sum, rows, 1),
-        "matmul 4096": partial(torch.mm, a, a),
-        "matmul 64": partial(torch.mm, small, small),
+        "matmul 4096": partial(torch.mm, a, b),
+        "matmul 64": partial(torch.mm, c, d),
     }
     times = [time_gpu(step).median for step in steps.values()]
     rows = [{"name": name, **counted(step)} for name, step in steps.items()]
@@ -256,9 +257,10 @@ found = recorded("04_strangers", strangers)
 
 
 # %% [markdown]
-# `place` compares both achieved rates with both roofs. "memory" takes a quarter of the
-# bandwidth, "compute" a tenth of the peak; with less it is **neither**. The chains of the sweep
-# are drawn too, three of them with names.
+# `place` compares both achieved rates with both roofs and takes the closer one: "memory" needs
+# at least a quarter of the bandwidth, "compute" a tenth of the peak; with less it is
+# **neither**. These limits are lenient: just above them something else holds the kernel up,
+# too. The chains are drawn as well, three with names.
 
 
 # %%
@@ -272,7 +274,7 @@ roofs = {"fp32": (max(best[0], first.fp32), copy_rate)}
 roofs[f"{ceiling['dtype'][0]}, tensor cores"] = (ceiling["matmul_flops"][0], copy_rate)
 points = [placed(*row) for row in found[["name", "flops", "bytes", "gpu_us"]].to_numpy()]
 for row in sweep.itertuples():
-    name = f"chain {row.repeat}" if row.repeat in (1, 16, 256) else ""
+    name = f"chain {row.repeat}" if row.repeat in (1, 16, last["repeat"]) else ""
     points.append(placed(name, row.flops, row.bytes, row.gpu_us))
 points = pd.DataFrame(points)
 plots.roofline(points, roofs)
@@ -281,10 +283,10 @@ show(named.reset_index(drop=True), digits=3)
 
 # %% [markdown]
 # Low intensity does not make a kernel memory-bound. The small `neg` is over before the memory
-# is busy: to start, and to go to memory and back, takes a microsecond or more at any size.
-# Faster memory would hardly help; more work in one launch would. Mind the count, too: an `exp` or a
-# cosine is one FLOP here and many instructions, so a kernel full of them may be short of
-# arithmetic left of the ridge.
+# is busy: to start, and to go to memory and back, takes a microsecond or more at any size. The
+# 64 x 64 matmul is a few tiles on a few SMs, and neither roof is for so few. Where row sums
+# stay below the copy, bytes alone do not say why. And a cosine is one FLOP here but many
+# instructions: these may set the time left of the ridge.
 #
 # > **Takeaway.** Memory-bound is a measured bandwidth, not a low intensity; far below both
 # > roofs the answer is "neither".
@@ -327,26 +329,26 @@ def layer_trace():
 layer = traces.read(recorded("04_layer", layer_trace))
 
 # %% [markdown]
-# From the trace: each kernel's operator, its time, and by `op_cost` its FLOPs and bytes; an
-# operator that it does not know, like dropout, counts one FLOP an element. `of_copy` is the
-# bandwidth over the copy ceiling.
+# Each kernel's operator and time are in the trace; `op_cost` gives FLOPs and bytes. `op_cost`
+# does not know dropout: one FLOP an element, and besides what it reads and writes a byte of
+# mask. `of_copy` is the bandwidth over the copy ceiling.
 
 # %%
 my_share = None  # your guess, in percent
 KINDS = dict.fromkeys(["aten::addmm", "aten::bmm", "aten::mm"], "matrix product")
 KINDS |= dict.fromkeys(["aten::_softmax", "aten::native_layer_norm"], "norm, softmax")
-KINDS["aten::copy_"] = "copy"
 
 
 def work_of(op):
-    cost = op_cost(op["name"], op["shapes"], op["types"])
-    return cost or Cost(math.prod(json.loads(op["shapes"])[0]), math.nan)
+    n = math.prod(json.loads(op["shapes"])[0])  # dropout: 16 bits in, 16 out and a byte
+    by_hand = Cost(n, 5 * n if op["name"] == "aten::native_dropout" else math.nan)
+    return op_cost(op["name"], op["shapes"], op["types"]) or by_hand
 
 
 work = layer.kernels.groupby("op")["dur_us"].sum().rename("us").reset_index()
 work = work.join(layer.ops[["name", "shapes", "types"]].astype(object), on="op")
-work = work.join(pd.DataFrame([work_of(op) for _, op in work.iterrows()]))
-work["kind"] = work["name"].map(KINDS).fillna("pointwise")
+work[["flops", "bytes"]] = [work_of(op) for _, op in work.iterrows()]
+work["kind"] = work["name"].map(KINDS | {"aten::copy_": "copy"}).fillna("pointwise")
 plots.work_and_time(work)
 by = work.groupby(["kind", "name"])[["flops", "bytes", "us"]].sum(min_count=1)
 share = by / by.sum()
@@ -355,15 +357,15 @@ by["of_copy"] = by.pop("bytes") / by["us"] * 1e6 / copy_rate
 by[["flops", "us"]] /= len(layer.steps)
 show(by.join(share[["flops", "us"]].add_prefix("share_of_")).reset_index(), digits=3)
 guess(my_share, 100 * others["us"], "%", "time outside matrix products")
-theirs = 100 - published("bert_flops")["tensor_contraction_share"]
-say(f"FLOPs outside matrix products: {others['flops']:.2%}; published, BERT: {theirs:.1f} %.")
+bert = published("bert_flops")["tensor_contraction_share"]
+say(f"FLOPs outside products: {others['flops']:.2%}; published, BERT: {100 - bert:.1f} %.")
 
 # %% [markdown]
-# Tensor cores made products fast; the rest does little with what it moves. Every plain operator
-# on the attention scores, length x length a head, reads and writes all of them: the reason for
-# fused attention. Simple operators on large tensors come near the ceiling; normalising, a GELU,
-# and the copies that reorder the heads stay well below. With 64 numbers a head, even a matrix
-# product (`bmm`) may wait for memory.
+# Tensor cores made products fast; the rest does little with what it moves. Every operator on
+# the attention scores reads and writes them all: the reason for fused attention. The division
+# and the additions come near the ceiling (an addition may pass it if its input still lies in
+# the L2); softmax, dropout, GELU, normalising and the copies may stay below: each has more to
+# do than its bytes say. Even a matrix product (`bmm`) may wait for memory.
 #
 # > **Takeaway.** Look for time where the bytes are; FLOPs tell only where it should be.
 
@@ -399,10 +401,9 @@ show(places.drop(columns="flops").assign(moved_MB=moved, new_MB=new), digits=3)
 guess(my_in_place, places["gpu_us"][0] / places["gpu_us"][1], "times", "neg() over neg_()")
 
 # %% [markdown]
-# One read and one write, in all three. In place saves the new tensor: memory, not time. What
-# speaks against it is autograd: backward needs some tensors of the forward pass as they were. A
-# hook sees which ones are saved. Then `y.mul_(2)` overwrites the result, without a hook and under
-# one, and we ask for the gradient.
+# One read and one write, in all three. In place saves memory, not time. What speaks against it
+# is autograd: backward needs some tensors of the forward pass as they were. A hook sees which
+# are saved. Then `y.mul_(2)` overwrites the result, without a hook and under one.
 
 
 # %%
@@ -434,18 +435,18 @@ show(recorded("04_overwrite", who_may_overwrite, cpu=True))
 
 # %% [markdown]
 # What saved its *output* cannot have it overwritten; what saved its input or nothing does not
-# mind: `exp` is its own derivative. PyTorch counts a tensor's versions and refuses: an error, not
-# a wrong gradient. We met the last column by accident: under a hook that hands back the tensor
-# it was given, nobody checks.
+# mind. PyTorch counts a tensor's versions and refuses: an error, not a wrong gradient. `relu`
+# is refused, too, although twice its output would do: the check is about versions, not values.
+# Under a hook that hands back the tensor it was given, nobody checks.
 #
 # > **Takeaway.** In place is a remedy for memory; for speed, fuse.
 
 # %% [markdown]
 # ## Compute it twice
 #
-# Saved tensors are written in the forward pass and read in the backward pass: traffic. Computing
-# them again may be cheaper. AOTAutograd, the part of `torch.compile` that traces backward, looks
-# for the cheapest *cut* between both passes.
+# Saved tensors are written in the forward pass and read in the backward pass: traffic.
+# AOTAutograd, the part of `torch.compile` that traces backward, looks for the cheapest *cut*
+# between both passes.
 #
 # **Guess.** `x = x * x.sigmoid()`, three times. Eager mode saves every factor. How many tensors
 # is that, with `x`, and how many are needed?
@@ -472,8 +473,8 @@ def saved_bytes(fn, x):
 
 
 # %% [markdown]
-# Forward and backward together, eager and compiled: tensors saved in between, bytes moved by
-# all kernels, and time. The names of the compiled kernels say which operators are inside.
+# Forward and backward together: tensors saved in between, bytes moved by all kernels, and time.
+# The names of the compiled kernels say which operators are inside.
 
 
 # %%
@@ -496,16 +497,18 @@ guess(my_saved, both["saved"][0], "tensors", "saved by eager mode, with x")
 print("\n".join(both["names"][1].split()))
 fewer, faster = (both[column][0] / both[column][1] for column in ("bytes", "gpu_us"))
 say(
-    f"Eager, {4 * both['flops'][0] / both['one_pass'][0]:.0f} FLOPs a number. Compiled, the "
-    f"forward pass's six again, {fewer:.1f} times fewer bytes, **{faster:.1f} times** faster."
+    f"Eager, {4 * both['flops'][0] / both['one_pass'][0]:.0f} FLOPs a number. Compiled, "
+    f"{fewer:.1f} times fewer bytes, **{faster:.1f} times** faster."
 )
 
 # %% [markdown]
-# The compiled forward pass saves its input and nothing else. Look for `sigmoid` in the name of
-# the backward kernel: it computes the forward pass again, from that input. A matmul is dear and
-# is not recomputed; for those there is activation checkpointing, which trades time for memory.
+# The compiled forward pass saves its input and nothing else. See the name of the backward
+# kernel: it computes the forward pass again, from that input: three sigmoids, two products. By
+# hand: two fused kernels that save all six tensors need 7 + 8 = 15 passes, so fusing takes the
+# eager 51 to 15, and recomputing 15 to 5. A matmul is dear and is not recomputed.
 #
-# > **Takeaway.** Below the ridge, computing a value again is cheaper than fetching it.
+# > **Takeaway.** As long as a kernel stays below the ridge, computing a cheap value again costs
+# > less than fetching it.
 
 # %% [markdown]
 # ## Views are free until somebody reads them
@@ -543,20 +546,20 @@ seen["of copy"] = seen["bytes"] / seen["gpu_us"].replace(0, math.nan) * 1e6 / co
 seen["moved_MB"] = seen.pop("bytes") / 1e6
 show(seen.drop(columns="flops"), digits=3)
 # %% [markdown]
-# A view launches nothing. `reshape` is a view if the strides allow it, else a copy, and does not
-# say which; `contiguous` returns a tensor that is contiguous already. When all strides agree, the
-# kernel walks through memory as it lies. When they differ, somebody reads or writes across rows:
-# more transactions for the same bytes, so here the count of passes is too low, as for the copies
-# in the layer above.
+# A view launches nothing. `reshape` is a view if the strides allow it, else a copy. When all
+# strides agree, the kernel walks through memory as it lies. When they differ, somebody reads
+# or writes across rows, in small pieces: the bytes are the same, the time is not. The slowest
+# copy in the layer above, of the transposed keys, is of this kind.
 #
-# > **Takeaway.** Views are free, copies of them are not; mixed strides cost more than they count.
+# > **Takeaway.** Views are free, copies of them are not; mixed strides cost more than they
+# > count.
 
 # %% [markdown]
 # ## Over the bus
 #
 # The claim: "pin your memory and copy with `non_blocking=True`; transfers become faster and
-# overlap with computing." The GPU fetches by itself only from *pinned* memory, which the
-# operating system may not move. Ordinary, *pageable* memory goes through a pinned buffer.
+# overlap with computing." The GPU fetches only from *pinned* memory, which the operating system
+# may not move. Ordinary, *pageable* memory goes through a pinned buffer.
 #
 # **Guess** the GB/s of both, 64 MiB from host to GPU.
 
@@ -583,14 +586,13 @@ plots.copies(with_others("04_copies", ways))
 speed = (ways["bytes"] / ways["wall_us"] / 1e3).set_axis(ways["way"])
 guess(my_pageable, speed["pageable"], "GB/s", "pageable")
 guess(my_pinned, speed["pinned"], "GB/s", "pinned")
-by_hand = speed["pin first, every time"] / speed["pageable"]
-say(f"Pinned by hand before every copy: {by_hand:.1f} times the pageable GB/s.")
+by_hand = f"in a loop, {speed['pin first, every time'] / speed['pageable']:.1f} times the GB/s"
+say(f"Pinned by hand: {by_hand}; one such copy alone would take both times in turn.")
 
 # %% [markdown]
-# Pinning by hand need not be slow in a loop: PyTorch uses pinned blocks again, and the host copies
-# while the GPU fetches. Now the overlap: one copy, and as many matmuls as take about as long.
-# The copy stands first, as when the next batch is fetched; on a *side stream* it may run beside
-# the matmuls.
+# In a loop, PyTorch uses pinned blocks again, and the host copies while the GPU fetches. Now the
+# overlap: one copy, and as many matmuls as take about as long. The copy stands first, as when
+# the next batch is fetched; on a *side stream* it may run beside the matmuls.
 
 
 # %%
@@ -615,14 +617,15 @@ def overlapping():
         main.wait_stream(side)  # what comes next may use the copy
 
     steps = {"copy alone": copy, "matmuls alone": multiply}
+    steps["one stream, pageable"] = lambda: (target.copy_(batch), multiply())
     steps["one stream, pinned"] = lambda: (copy(), multiply())
     steps["side stream, pageable"] = partial(beside, batch)
     return steps | {"side stream, pinned": partial(beside, pinned)}
 
 
 # %% [markdown]
-# Times first, then a trace of the last two, one after the other. A last experiment goes the other
-# way: the GPU's numbers, read on the host right after a non-blocking copy and again after a wait.
+# Times first, then a trace of the last two, one after the other. A last experiment goes the
+# other way: the GPU's numbers, read on the host at once and after a wait.
 
 
 # %%
@@ -653,13 +656,15 @@ read = recorded("04_too_early", too_early)
 say(f"Of the last 1,000 numbers had arrived: {read['early']} at once, {read['late']} later.")
 
 # %% [markdown]
-# The verdict. Pinned is faster: true. `non_blocking`: the host is free sooner from pinned memory;
-# pageable memory ignores it. Overlap: only with pinned memory *and* another stream, for a
-# pageable copy holds the host before it can launch the matmuls. Pinning by hand holds the host
-# for a copy of its own; a `DataLoader` with `pin_memory=True` pins in a thread. Towards the host,
-# `non_blocking` hands you a tensor that is not yet filled: wait before you read it.
+# The verdict. Pinned is faster: true. `non_blocking`: the host is free sooner from pinned
+# memory; a pageable copy this large ignores it. Overlap: with the copy first, only with pinned
+# memory *and* another stream, for a pageable copy holds the host before it can launch the
+# matmuls. (Launch the matmuls first and even a pageable copy may run beside them.) How long a
+# pageable copy takes depends on the host and varies. Towards the host, `non_blocking` hands
+# you a tensor that is not yet filled.
 #
-# > **Takeaway.** Pinned, non-blocking, other stream: overlap needs all three.
+# > **Takeaway.** Pinned, non-blocking, other stream: with all three the order of launches no
+# > longer matters.
 
 # %% [markdown]
 # ## The ladder so far
@@ -696,9 +701,8 @@ def pointwise_part():
 
 
 # %% [markdown]
-# GELU and product count as two FLOPs a number, as in the eager trace; a real GELU takes more. The
-# regime in the ladder is overhead where the GPU works for less
-# than four fifths of the wait, else the roof that the kernels are near.
+# GELU and product count as two FLOPs a number. The regime in the ladder is overhead where the
+# GPU works for less than four fifths of the wait, else the roof that the kernels are near.
 
 # %%
 part = recorded("04_rung", pointwise_part)
@@ -717,12 +721,16 @@ say(
     f"for: {eager.time_us:.1f} us eager, {fused.time_us:.1f} us compiled. Published, an A100: "
     f"{published('geglu_mlp_8192x768x3072')['gelu_mul_inductor']} us."
 )
+eager, fused = (part.iloc[i] for i in (2, 3))
+say(f"At 64 tokens: {eager.time_us:.1f} us eager, {fused.time_us:.1f} us compiled.")
 
 # %% [markdown]
-# What fusing is worth in this block is the difference of two rows' GPU time; the rest is matmuls.
-# Where it gains less than the bytes promised, we suspect GELU's arithmetic, and an L2 that holds
-# some of what eager mode writes; neither was measured. A compiled call costs the host more: where
-# the host sets the pace, no wait gets shorter. At 64 tokens the GPU waits for the host.
+# The gain is the ratio of the bytes times the ratio of the two bandwidths, so it can be above
+# or below the count. A GELU's arithmetic, and an L2 that keeps what eager mode wrote, may move
+# it; neither was measured. In the block, fusing saves the GPU the difference of two rows; the
+# rest is matmuls. You see less of it: a compiled call costs the host more, and if that is
+# longer than the GPU's work, the host sets the time. With few tokens compiling can make the
+# wait longer.
 
 # %% [markdown]
 # ## Exercises
@@ -746,7 +754,7 @@ check("count", megabytes, truth, tol=0.01, hint=hint)
 # **2. Which roof?** A card reaches 50 TFLOP/s and 2 TB/s. Somebody sends FLOPs, bytes and time
 # of four kernels (invented). Is each limited by `"compute"`, `"memory"` or `"neither"`? Compute
 # both rates; a quarter of the bandwidth is the least for memory, a tenth of the peak for
-# compute.
+# compute. If both are reached, the roof it comes closer to.
 
 # %%
 kernels = pd.DataFrame({"who": list("abcd"), "gflop": [0.002, 4.0, 300.0, 0.1]})
@@ -764,10 +772,11 @@ answers = {
 check("which roof", answers, truth)
 
 # %% [markdown]
-# **3. Which copy?** Three programs: (a) every step needs a new batch, the GPU computes for longer
-# than the copy takes; (b) a result is copied to the host and read in the next line; (c) weights
-# are loaded from a file, once. Give each the cheapest sufficient remedy: `"pinned, side
-# stream"`, `"wait before reading"`, or `"nothing"`.
+# **3. Which copy?** Three programs: (a) every step needs a new batch, the GPU computes for
+# longer than the copy takes; (b) a result is copied to pinned host memory with
+# `non_blocking=True` and read in the next line; (c) weights are loaded from a file, once. Give
+# each the cheapest sufficient remedy: `"pinned, side stream"`, `"wait before reading"`, or
+# `"nothing"`.
 
 # %%
 remedies = {"a": None, "b": None, "c": None}
@@ -785,7 +794,7 @@ check("which copy", remedies, truth)
 # %% [markdown]
 # ## Summary
 #
-# - Reads and writes add up to a kernel's bytes; over the ceiling they give its least time.
-# - The roofline holds both ceilings; a kernel far below both is limited by neither.
+# - A kernel's bytes over the ceiling give its least time.
+# - A kernel far below both roofs is limited by neither.
 # - Fusing and recomputing save passes, views cost none, in place saves memory only, and pinned
 #   memory makes copies fast and overlap possible. Next: the compiler that fuses.
