@@ -70,3 +70,21 @@ def course(tmp_path):
         return tmp_path
 
     return add
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that pictures show, drawn once."""
+    import io
+
+    from helpers import picture
+
+    found = []
+
+    def show(figure):
+        figure.savefig(io.BytesIO(), format="png")
+        figure.draw_without_rendering()  # sizes of texts at the figure's own resolution again
+        found.append(figure)
+
+    monkeypatch.setattr(picture, "show_figure", show)
+    return found

@@ -1,27 +1,11 @@
 """The pictures of notebook 05: what they draw, from tables made by hand."""
 
-import io
-
 import pandas as pd
-import pytest
 from matplotlib.colors import same_color
 
-from helpers import picture, plots_compile
+from helpers import plots_compile
 from helpers.compiling import PHASES
 from helpers.picture import COLOURS
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that pictures show, drawn once."""
-    found = []
-
-    def show(figure):
-        figure.savefig(io.BytesIO(), format="png")
-        found.append(figure)
-
-    monkeypatch.setattr(picture, "show_figure", show)
-    return found
 
 
 def axes_of(figures, index=0):

@@ -1,29 +1,13 @@
 """The pictures of notebook 04: what their bars and curves are, and what their titles say."""
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import picture, plots
+from helpers import plots
 from helpers.plots_memory import KINDS
 
 REPEATS = [1, 4, 16, 64, 256, 512]
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that pictures show, drawn once."""
-    found = []
-
-    def show(figure):
-        figure.savefig(io.BytesIO(), format="png")
-        figure.draw_without_rendering()
-        found.append(figure)
-
-    monkeypatch.setattr(picture, "show_figure", show)
-    return found
 
 
 def texts(axes):

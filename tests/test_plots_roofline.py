@@ -1,6 +1,5 @@
 """The roofline picture: what it draws and names, and that its names can be read."""
 
-import io
 import itertools
 import math
 from dataclasses import asdict
@@ -10,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import same_color
 
-from helpers import picture, plots
+from helpers import plots
 from helpers.picture import COLOURS, MARKERS
 from helpers.plots_roofline import VERDICTS
 from helpers.roofline import (
@@ -26,20 +25,6 @@ from helpers.roofline import (
 MEASURED, DATASHEET = (800e12, 4e12), (1000e12, 5e12)
 ROOFS = {"measured": MEASURED, "datasheet": DATASHEET}
 T, D, H = 8192, 768, 3072
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that pictures show, drawn once."""
-    found = []
-
-    def show(figure):
-        figure.savefig(io.BytesIO(), format="png")
-        figure.draw_without_rendering()  # sizes of texts at the figure's own resolution again
-        found.append(figure)
-
-    monkeypatch.setattr(picture, "show_figure", show)
-    return found
 
 
 def point(name, flops, nbytes, us):

@@ -1,32 +1,17 @@
 """The small timelines of several traces: what they draw, against traces made by hand."""
 
-import io
-
 import numpy as np
 import pytest
 from hand_trace import HandTrace
 from test_plots_traces import bars, heights
 
-from helpers import picture, plots
+from helpers import plots
 from helpers.diagnose import diagnose
 from helpers.picture import COLOURS
 from helpers.plots_bars import COPY, IDLE, OTHER, PIXEL
 from helpers.plots_small import MARGIN, POINTS, pale
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn"
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that pictures show, drawn once."""
-    found = []
-
-    def show(figure):
-        figure.savefig(io.BytesIO(), format="png")
-        found.append(figure)
-
-    monkeypatch.setattr(picture, "show_figure", show)
-    return found
 
 
 def three_steps():

@@ -1,6 +1,5 @@
 """The pictures of traces: what they draw, against traces made by hand to the microsecond."""
 
-import io
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,20 +20,6 @@ from helpers.plots_timeline import ARROWS
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = Path(os.environ.get("PUBLIC_TRACES", ROOT.parent / "shared" / "traces"))
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn"
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that pictures show, drawn once."""
-    found = []
-
-    def show(figure):
-        figure.savefig(io.BytesIO(), format="png")
-        figure.draw_without_rendering()  # sizes of texts at the figure's own resolution again
-        found.append(figure)
-
-    monkeypatch.setattr(picture, "show_figure", show)
-    return found
 
 
 def axes_of(figures, index=0):
