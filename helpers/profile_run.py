@@ -20,6 +20,13 @@ def check_arguments(step, steps, warmup):
     """Raise TypeError or ValueError for what `capture` cannot call, count or leave out."""
     if not callable(step):
         raise TypeError(f"step must be a function without arguments, not a {type(step)}")
+    try:
+        inspect.signature(getattr(step, "forward", step)).bind()  # a module's call takes *args
+    except TypeError as error:
+        text = f"step takes no arguments, and this one does: {error}"
+        raise TypeError(f"{text}. Give them: capture(lambda: model(x))") from None
+    except ValueError:  # a builtin without a signature: calling it will tell
+        pass
     if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
         raise ValueError(
             f"steps={steps}: profile a handful, 1 to {MAX_STEPS}; long traces take minutes to "

@@ -674,6 +674,13 @@ def test_verify_tells_a_deaf_profiler_from_an_idle_gpu(names, words):
     verify_module._check_gpu(torch, prof, events, ["a kernel"])
 
 
+def test_a_step_that_wants_arguments_is_told_how_to_give_them():
+    model = torch.nn.Linear(32, 32)
+    for step in (model, lambda x: x):
+        with pytest.raises(TypeError, match=r"missing.*capture\(lambda: model\(x\)\)"):
+            capture(step)
+
+
 # ---------------------------------------------------------------- reading a trace
 
 
