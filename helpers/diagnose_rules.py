@@ -70,12 +70,12 @@ Where shapes were recorded and the card is known, FLOPs and least bytes decide. 
 {_LOW} of the FLOP/s, it is neither: too small, or badly shaped; so is a pointwise or similar
 op with less than {_ROOF}. Without shapes the name decides, unless that op took under {_3}.
 
-Bounds are time / (time - what goes), the rest as it was. The time is the window, for one
-class of idle without the profiler's share. To launch less leaves the waits; without overhead
-the window's edges do not count. For work on the GPU it is all busy time; with overhead it is
-all stalls and 1/{_SLOWED} of the rest if that is longer: a profiled host is up to {_SLOWED}
-times slower. Fused kernels move what the smallest did; copies hide behind other work; pinned
-ones run at {_LINK} GB/s; attention counts all pairs. Those for the cause or regime come first.
+Bounds are time / (time - what goes), all else unchanged. For idle the time is the window
+less the profiler's share; without overhead its edges do not count; launching less leaves the
+waits. For GPU work it is the busy time or, under overhead, if longer, all stalls and
+1/{_SLOWED} of the rest: a profiled host is up to {_SLOWED} times slower. Fused kernels move no
+less than the smallest did, copies hide behind other work only, pinned ones run at {_LINK} GB/s,
+attention counts all pairs. What fits the cause or regime comes first.
 Mind: the profiler slows the host, most with many small ops or compiled code, so idle is an
 upper limit. Idle and attribution of CUDA graph replays are unreliable. Collectives wait, too.
 """
