@@ -74,8 +74,8 @@ Bounds are time / (time - what goes), all else unchanged. For idle the time is t
 less the profiler's share; without overhead its edges do not count; launching less leaves the
 waits. For GPU work it is the busy time or, under overhead, if longer, all stalls and
 1/{_SLOWED} of the rest: a profiled host is up to {_SLOWED} times slower. Fused kernels move no
-less than the smallest did, copies hide behind other work only, pinned ones run at {_LINK} GB/s,
-attention counts all pairs. What fits the cause or regime comes first.
+less than the smallest did, copies hide behind other work only, pinned ones run at {_LINK}
+GB/s, attention counts all pairs. What fits the cause or regime comes first.
 Mind: the profiler slows the host, most with many small ops or compiled code, so idle is an
 upper limit. Idle and attribution of CUDA graph replays are unreliable. Collectives wait, too.
 """
