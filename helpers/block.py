@@ -22,6 +22,8 @@ class GeGLU(nn.Module):
     Built by hand in notebook 00.
     """
 
+    activation = "gelu_tanh"  # which FusedMLP.from_module reads
+
     def __init__(self, dim=DIM, hidden=HIDDEN):
         super().__init__()
         self.gate_proj = nn.Linear(dim, hidden, bias=False)

@@ -1,0 +1,166 @@
+"""act(g) * u in one pass: two tensors read, one written. Built by hand in notebook 08."""
+
+import torch
+from torch.library import triton_op, wrap_triton
+
+from helpers.kernels import activations
+from helpers.kernels.activations import activate, slope
+from helpers.kernels.support import (
+    INTERPRETED,
+    TensorDescriptor,
+    check_tensors,
+    note,
+    plain,
+    refuses,
+    tl,
+    triton,
+    wants_grad,
+)
+
+
+def act_mul(g, u, activation="gelu_tanh"):
+    """Return act(g) * u, g and u of one shape (..., H), any strides, halves of one tensor too.
+
+    Multiplied in fp32, rounded once. Differentiable. Bytes at least: 3 x the size of g.
+    ValueError for shapes that differ or an unknown activation, TypeError for what is no
+    floating-point tensor. Built by hand in notebook 08.
+    """
+    check_tensors("act_mul", g=g, u=u)
+    activations.check_activation("act_mul", activation)
+    if g.shape != u.shape:
+        raise ValueError(f"act_mul: g is {tuple(g.shape)} but u is {tuple(u.shape)}")
+    if g.dtype != u.dtype or not plain(g, u):
+        return reference(g, u, activation)
+    if torch.compiler.is_compiling() or wants_grad(g, u):
+        return _act_mul(g, u, activation)
+    return _forward(act_mul_kernel, g, u, activation)  # the dispatcher costs tens of us
+
+
+def reference(g, u, activation="gelu_tanh"):
+    """act(g) * u in plain torch."""
+    return activations.apply(g, activation) * u
+
+
+@triton.jit
+def act_mul_kernel(
+    g_ptr, u_ptr, out_ptr, cols, blocks, g_row, g_col, u_row, u_col,
+    ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program p does block p % blocks of row p // blocks; `out` is contiguous."""
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    col = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = col < cols
+    g = tl.load(g_ptr + row * g_row + col * g_col, mask, other=0.0).to(tl.float32)
+    u = tl.load(u_ptr + row * u_row + col * u_col, mask, other=0.0).to(tl.float32)
+    out = activate(g, ACTIVATION) * u
+    tl.store(out_ptr + row * cols + col, out.to(out_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def act_mul_backward_kernel(
+    grad_ptr, g_ptr, u_ptr, dg_ptr, du_ptr, cols, blocks,
+    grad_row, grad_col, g_row, g_col, u_row, u_col,
+    ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dg = grad u act'(g) and du = grad act(g), both contiguous: three reads, two writes."""
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    col = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = col < cols
+    grad = tl.load(grad_ptr + row * grad_row + col * grad_col, mask, other=0.0)
+    g = tl.load(g_ptr + row * g_row + col * g_col, mask, other=0.0).to(tl.float32)
+    u = tl.load(u_ptr + row * u_row + col * u_col, mask, other=0.0).to(tl.float32)
+    grad = grad.to(tl.float32)
+    dg = grad * u * slope(g, ACTIVATION)
+    du = grad * activate(g, ACTIVATION)
+    tl.store(dg_ptr + row * cols + col, dg.to(dg_ptr.dtype.element_ty), mask)
+    tl.store(du_ptr + row * cols + col, du.to(du_ptr.dtype.element_ty), mask)
+
+
+def _rows(*tensors):
+    """The tensors as (rows, cols), in one row if all are contiguous; a copy if they must."""
+    if all(t.is_contiguous() for t in tensors):
+        return tuple(t.reshape(1, -1) for t in tensors)
+    return tuple(t.reshape(-1, t.shape[-1]) for t in tensors)
+
+
+def _launch(kernel, inputs, outputs, activation):
+    rows, cols = inputs[0].shape
+    block = min(BLOCK, triton.next_power_of_2(cols))
+    blocks = triton.cdiv(cols, block)
+    strides = [s for t in inputs for s in t.stride()]
+    kernel[(rows * blocks,)](
+        *inputs, *outputs, cols, blocks, *strides,
+        ACTIVATION=activation, BLOCK=block, num_warps=WARPS,
+    )  # fmt: skip
+
+
+BLOCK, WARPS = 1024, 4
+
+
+def _forward(kernel, g, u, activation):
+    if refuses(g, u) or g.ndim == 0:
+        note("torch")
+        return reference(g, u, activation)
+    note("triton")
+    out = torch.empty(g.shape, dtype=g.dtype, device=g.device)
+    _launch(kernel, _rows(g, u), [out], activation)
+    return out
+
+
+def _traceable(kernel):
+    """The kernel as torch.compile can see it; the interpreter's is no kernel to torch."""
+    return kernel if INTERPRETED or TensorDescriptor is None else wrap_triton(kernel)
+
+
+@triton_op("wttg::act_mul", mutates_args=())
+def _act_mul(g: torch.Tensor, u: torch.Tensor, activation: str) -> torch.Tensor:
+    return _forward(_traceable(act_mul_kernel), g, u, activation)
+
+
+@triton_op("wttg::act_mul_backward", mutates_args=())
+def act_mul_backward(
+    grad: torch.Tensor, g: torch.Tensor, u: torch.Tensor, activation: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of g and u, both contiguous, from that of act(g) * u."""
+    if refuses(grad, g, u) or g.ndim == 0:
+        return _reference_backward(grad, g, u, activation)
+    dg = torch.empty(g.shape, dtype=g.dtype, device=g.device)
+    du = torch.empty_like(dg)
+    _launch(_traceable(act_mul_backward_kernel), _rows(grad, g, u), [dg, du], activation)
+    return dg, du
+
+
+def _reference_backward(grad, g, u, activation):
+    du = grad * activations.apply(g, activation)
+    return activations.backward(grad * u, g, activation), du
+
+
+def _setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2])
+    ctx.activation = inputs[2]
+
+
+def _backward(ctx, grad):
+    g, u = ctx.saved_tensors
+    dg, du = act_mul_backward(grad, g, u, ctx.activation)
+    return dg if ctx.needs_input_grad[0] else None, du if ctx.needs_input_grad[1] else None, None
+
+
+_act_mul.register_autograd(_backward, setup_context=_setup)
+
+
+def shipped():
+    """What cross_compile checks: the kernel as it is launched on contiguous bf16."""
+    pointer, sizes = "*bf16", dict.fromkeys(["cols", "blocks"], "i32")
+    strides = dict.fromkeys(["g_row", "g_col", "u_row", "u_col"], "i32")
+    ones = {"g_col": 1, "u_col": 1}
+    names = ["g_ptr", "u_ptr", "out_ptr"]
+    return [
+        dict(
+            kernel="act_mul", fn=act_mul_kernel, num_warps=WARPS, num_stages=3,
+            signature=dict.fromkeys(names, dtype) | sizes | strides,
+            constexprs={"ACTIVATION": "gelu_tanh", "BLOCK": BLOCK} | ones,
+            divisible=[*names, "cols", "g_row", "u_row"], archs=archs,
+        )
+        for dtype, archs in ((pointer, (80, 89, 90, 100)), ("*fp16", (75,)))
+    ]  # fmt: skip

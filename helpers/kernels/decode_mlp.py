@@ -1,0 +1,323 @@
+"""A GLU MLP for a few tokens in one launch: it reads every weight once, and that is the time.
+
+Three phases in one cooperative kernel: the hidden activations, the down projection split along
+H, and the sum of its parts in a fixed order, so that two runs give the same bits. Between the
+phases all programs wait for one another. Built by hand in notebook 08.
+"""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch.library import custom_op
+
+from helpers.kernels import activations, support
+from helpers.kernels.activations import activate
+from helpers.kernels.support import HALF, tl, triton
+
+Tensor, Maybe = torch.Tensor, Optional[torch.Tensor]
+MAX_TOKENS = 64
+CONFIG = dict(BN1=32, BK1=128, BN2=32, BK2=128, num_warps=4, num_stages=4, AHEAD=16)
+SMALL = dict(BN1=16, BK1=32, BN2=16, BK2=32, num_warps=4, num_stages=2, AHEAD=0)
+
+
+def decode_mlp(
+    x, w_gate, w_up, w_down, activation="gelu_tanh", b_gate=None, b_up=None, b_down=None
+):
+    """Return (act(x w_gate^T) * (x w_up^T)) w_down^T, with biases where given.
+
+    x is (..., D) of at most 64 tokens for the kernel (more go through torch), w_gate and w_up
+    (H, D), w_down (O, H). Forward only: with gradients torch computes it. Deterministic. Bytes
+    at least those of the three weights. ValueError and TypeError for what does not fit.
+    """
+    where = "decode_mlp"
+    named = dict(x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
+    support.check_tensors(where, **named, b_gate=b_gate, b_up=b_up, b_down=b_down)
+    activations.check_activation(where, activation)
+    if x.ndim == 0:
+        raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
+    support.check_weight(where, "w_gate", w_gate, x.shape[-1])
+    support.check_weight(where, "w_up", w_up, x.shape[-1], w_gate.shape[0])
+    support.check_weight(where, "w_down", w_down, w_gate.shape[0])
+    support.check_bias(where, "b_gate", b_gate, w_gate.shape[0])
+    support.check_bias(where, "b_up", b_up, w_gate.shape[0])
+    support.check_bias(where, "b_down", b_down, w_down.shape[0])
+    tensors = support.autocast(x, w_gate, w_up, w_down, b_gate, b_up, b_down)
+    if not support.plain(*tensors) or support.wants_grad(*tensors):
+        return reference(*tensors[:4], activation, *tensors[4:])
+    if torch.compiler.is_compiling():
+        return _decode_mlp(*tensors, activation)
+    return _forward(*tensors, activation)  # the dispatcher costs tens of us
+
+
+def reference(
+    x, w_gate, w_up, w_down, activation="gelu_tanh", b_gate=None, b_up=None, b_down=None
+):
+    """The same in plain torch."""
+    g, u = F.linear(x, w_gate, b_gate), F.linear(x, w_up, b_up)
+    return F.linear(activations.apply(g, activation) * u, w_down, b_down)
+
+
+@triton.jit
+def everyone(barrier_ptr):
+    """Wait until every program has come here, and see what all of them have stored.
+
+    Each adds 1 and the first one the rest of 2^31: the top bit flips when all have arrived,
+    and the word is ready for the next barrier. Needs a cooperative launch.
+    """
+    tl.debug_barrier()
+    flip = tl.full((), 0x80000000, tl.uint32)
+    one = tl.full((), 1, tl.uint32)
+    others = tl.num_programs(0).to(tl.uint32) - one
+    add = tl.where(tl.program_id(0) == 0, flip - others, one)
+    before = tl.atomic_add(barrier_ptr, add, sem="acq_rel")
+    waiting = True
+    while waiting:
+        now = tl.load(barrier_ptr, volatile=True)
+        waiting = ((before ^ now) & flip) == 0
+    tl.debug_barrier()
+
+
+@triton.jit
+def prefetch(ptrs, mask):
+    """Ask for the 128 bytes at each pointer in L2, and do not wait for them."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r", [ptrs.to(tl.int64), mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def decode_kernel(
+    x_ptr, wg_ptr, wu_ptr, wd_ptr, bg_ptr, bu_ptr, bd_ptr, h_ptr, part_ptr, out_ptr, barrier_ptr,
+    M, D, H, OUT, x_row, wg_row, wu_row, wd_row,
+    ACTIVATION: tl.constexpr,
+    BM: tl.constexpr, BN1: tl.constexpr, BK1: tl.constexpr, BN2: tl.constexpr,
+    BK2: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, PHASE: tl.constexpr,
+):  # fmt: skip
+    """All three phases (PHASE 0) or one of them (1, 2, 3); rows of consecutive elements.
+
+    h, the parts and the barrier (0 at first, and again after each launch) are workspace.
+    """
+    dtype = out_ptr.dtype.element_ty
+    rows = tl.arange(0, BM)
+    if PHASE < 2:  # h = act(x wg^T) * (x wu^T)
+        ks = tl.arange(0, BK1)
+        for tile in range(tl.program_id(0), tl.cdiv(H, BN1), tl.num_programs(0)):
+            cols = tile * BN1 + tl.arange(0, BN1)
+            wide = cols.to(tl.int64)
+            g = tl.zeros((BM, BN1), tl.float32)
+            u = tl.zeros((BM, BN1), tl.float32)
+            for k in range(0, D, BK1):
+                left = k + ks < D
+                inside = (cols[:, None] < H) & left[None, :]
+                x = tl.load(x_ptr + rows[:, None] * x_row + (k + ks)[None, :],
+                            (rows[:, None] < M) & left[None, :], other=0.0)  # fmt: skip
+                wg = tl.load(wg_ptr + wide[:, None] * wg_row + (k + ks)[None, :], inside, other=0.0)
+                wu = tl.load(wu_ptr + wide[:, None] * wu_row + (k + ks)[None, :], inside, other=0.0)
+                g = tl.dot(x, wg.T, g, input_precision="ieee")
+                u = tl.dot(x, wu.T, u, input_precision="ieee")
+            if bg_ptr is not None:
+                g += tl.load(bg_ptr + cols, cols < H, other=0.0).to(tl.float32)[None, :]
+            if bu_ptr is not None:
+                u += tl.load(bu_ptr + cols, cols < H, other=0.0).to(tl.float32)[None, :]
+            mask = (rows[:, None] < M) & (cols[None, :] < H)
+            h = (activate(g, ACTIVATION) * u).to(dtype)
+            tl.store(h_ptr + rows[:, None] * H + cols[None, :], h, mask)
+    if PHASE == 0:
+        if AHEAD > 0:  # start on the next weight while the last programs finish this phase
+            share = tl.cdiv(tl.cdiv(H, SPLIT), BK2) * BK2
+            cols = tl.program_id(0) // SPLIT * BN2 + tl.arange(0, BN2)
+            at = tl.program_id(0) % SPLIT * share + 64 * tl.arange(0, AHEAD)
+            ptrs = wd_ptr + cols.to(tl.int64)[:, None] * wd_row + at[None, :]
+            prefetch(ptrs, (cols[:, None] < OUT) & (at[None, :] < H))
+        everyone(barrier_ptr)
+    if (PHASE == 0) | (PHASE == 2):  # parts of h wd^T, each from its own share of H
+        ks = tl.arange(0, BK2)
+        share = tl.cdiv(tl.cdiv(H, SPLIT), BK2) * BK2
+        for unit in range(tl.program_id(0), tl.cdiv(OUT, BN2) * SPLIT, tl.num_programs(0)):
+            part = unit % SPLIT
+            cols = unit // SPLIT * BN2 + tl.arange(0, BN2)
+            wide = cols.to(tl.int64)
+            y = tl.zeros((BM, BN2), tl.float32)
+            for k in range(part * share, min(part * share + share, H), BK2):
+                left = k + ks < H
+                h = tl.load(h_ptr + rows[:, None] * H + (k + ks)[None, :],
+                            (rows[:, None] < M) & left[None, :], other=0.0)  # fmt: skip
+                wd = tl.load(wd_ptr + wide[:, None] * wd_row + (k + ks)[None, :],
+                             (cols[:, None] < OUT) & left[None, :], other=0.0)  # fmt: skip
+                y = tl.dot(h, wd.T, y, input_precision="ieee")
+            mask = (rows[:, None] < M) & (cols[None, :] < OUT)
+            at = rows[:, None] * OUT + cols[None, :]
+            tl.store(part_ptr + part * M * OUT + at, y, mask)
+    if PHASE == 0:
+        everyone(barrier_ptr)
+    if (PHASE == 0) | (PHASE == 3):  # the parts' sum, always in the same order
+        for start in range(tl.program_id(0) * 256, M * OUT, tl.num_programs(0) * 256):
+            at = start + tl.arange(0, 256)
+            y = tl.zeros((256,), tl.float32)
+            for part in range(SPLIT):
+                y += tl.load(part_ptr + part * M * OUT + at, at < M * OUT, other=0.0)
+            if bd_ptr is not None:
+                y += tl.load(bd_ptr + at % OUT, at < M * OUT, other=0.0).to(tl.float32)
+            tl.store(out_ptr + at, y.to(dtype), at < M * OUT)
+
+
+def split(out, h, programs, config):
+    """Parts of H, a power of two up to 16, that keep `programs` programs about evenly busy."""
+    tiles = triton.cdiv(out, config["BN2"])
+    best, waste = 1, None
+    for parts in (1, 2, 4, 8, 16):
+        if parts > 1 and triton.cdiv(h, parts) < 2 * config["BK2"]:
+            break
+        rounds = triton.cdiv(tiles * parts, programs)
+        lost = rounds * programs / (tiles * parts) - 1
+        if waste is None or lost < waste - 0.05:
+            best, waste = parts, lost
+    return best
+
+
+class Launch:
+    """decode_mlp for inputs like `x` (M, D): sizes, workspace and launch worked out once.
+
+    Calling it with such an input (shape, strides, alignment, device, stream) costs the host one
+    allocation and one launch. RuntimeError where this GPU or these strides rule it out.
+    """
+
+    def __init__(self, x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
+        if why := refuses(x, w_gate, w_up, w_down):
+            raise RuntimeError(f"decode_mlp: {why}")
+        (m, d), h, out = x.shape, w_gate.shape[0], w_down.shape[0]
+        self.shape, self.options = (m, out), SMALL if support.INTERPRETED else CONFIG
+        biases = [None if b is None else b.contiguous() for b in (b_gate, b_up, b_down)]
+        self.weights = (w_gate, w_up, w_down, *biases)
+        self.sizes = (m, d, h, out, *(t.stride(0) for t in (x, w_gate, w_up, w_down)))
+        bm = max(16, triton.next_power_of_2(m))
+        self.hidden = x.new_empty(m, h)
+        self.barrier = torch.zeros(1, dtype=torch.uint32, device=x.device)
+        self.sms = support.properties(x.device).multi_processor_count
+        self.tries = [] if support.INTERPRETED else [2, 1] if bm == 16 else [1]
+        self.bm, self.activation, self.compiled = bm, activation, None
+        self._fix(self.tries[0] if self.tries else 1, x)
+
+    def _fix(self, per_sm, x):
+        m, _, h, out = self.sizes[:4]
+        self.programs = self.sms * per_sm
+        parts = split(out, h, self.programs, self.options)
+        self.partial = x.new_empty((parts, m, out), dtype=torch.float32)
+        blocks = (self.options[name] for name in ("BN1", "BK1", "BN2", "BK2"))
+        self.fixed = (self.activation, self.bm, *blocks, parts, self.options["AHEAD"])
+
+    def _arguments(self, x, y, phase):
+        work = (self.hidden, self.partial, y, self.barrier)
+        return (x, *self.weights, *work, *self.sizes, *self.fixed, phase)
+
+    def __call__(self, x):
+        y = x.new_empty(self.shape)
+        if self.compiled is None:
+            self._first(x, y)
+        else:  # the compiled kernel itself: finding it again costs more than starting it
+            self.compiled(*self._arguments(x, y, 0))
+        return y
+
+    def _first(self, x, y):
+        """Launch as many programs as fit at once: two an SM where one leaves room."""
+        options = {k: v for k, v in self.options.items() if k.startswith("num_")}
+        while self.tries:
+            self._fix(self.tries[0], x)
+            try:
+                compiled = decode_kernel[(self.programs,)](
+                    *self._arguments(x, y, 0), launch_cooperative_grid=True, **options
+                )
+                self.compiled = compiled[(self.programs, 1, 1)]
+                return
+            except RuntimeError as error:  # Triton has no class of its own for it
+                if "cooperative" not in str(error):
+                    raise
+            self.tries.pop(0)
+        for phase in (1, 2, 3):  # no room, or the interpreter: nobody waits for anybody
+            decode_kernel[(self.programs,)](*self._arguments(x, y, phase), **options)
+
+
+def prepare(x, *arguments):
+    """A function of inputs like x (..., D) that launches decode_mlp at the least cost."""
+    prepared, shape = Launch(support.rows(x), *arguments), (*x.shape[:-1], -1)
+    if x.ndim == 2:
+        return prepared
+    return lambda x: prepared(support.rows(x)).view(shape)
+
+
+_launches = {}
+
+
+def launch(x, *arguments):
+    """The Launch for inputs like x (M, D) on this stream: a new one, or one of the last 64."""
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():  # its workspace belongs to the graph
+        return Launch(x, *arguments)
+    stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    *tensors, activation = arguments
+    key = [(t.data_ptr(), t.shape, t.stride()) for t in tensors if t is not None]
+    key = (x.shape, x.stride(), x.dtype, x.data_ptr() % 16, x.device, stream, *key)
+    key = (*key, tuple(t is None for t in tensors), activation)
+    if key not in _launches:
+        while len(_launches) >= 64:
+            _launches.pop(next(iter(_launches)))
+        _launches[key] = Launch(x, *arguments)
+    return _launches[key]
+
+
+def refuses(x, w_gate, w_up, w_down):
+    """Why the kernel cannot take x (M, D) and the weights; None if it can."""
+    tensors = (x, w_gate, w_up, w_down)
+    if why := support.refuses(*tensors, matmul=True):
+        return why
+    if x.shape[0] > MAX_TOKENS:
+        return f"more than {MAX_TOKENS} tokens"
+    if x.dtype not in HALF and not support.INTERPRETED:
+        return "fp32: cuBLAS is the faster one"
+    if any(t.stride(1) != 1 for t in tensors):
+        return "the elements of a row do not follow one another"
+    return None
+
+
+def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
+    flat, biases = support.rows(x), (b_gate, b_up, b_down)
+    given = [b for b in biases if b is not None]
+    if refuses(flat, w_gate, w_up, w_down) or any(b.dtype != x.dtype for b in given):
+        support.note("torch")
+        return reference(x, w_gate, w_up, w_down, activation, *biases)
+    support.note("decode")
+    y = launch(flat, w_gate, w_up, w_down, *biases, activation)(flat)
+    return y.view(*x.shape[:-1], w_down.shape[0])
+
+
+@custom_op("wttg::decode_mlp", mutates_args=())
+def _decode_mlp(
+    x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor,
+    b_gate: Maybe, b_up: Maybe, b_down: Maybe, activation: str,
+) -> Tensor:  # fmt: skip
+    return _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation)
+
+
+@_decode_mlp.register_fake
+def _(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
+    return x.new_empty(*x.shape[:-1], w_down.shape[0])
+
+
+def shipped():
+    """What cross_compile checks: the kernel for up to 16 and for up to 64 tokens."""
+    pointers = ["x_ptr", "wg_ptr", "wu_ptr", "wd_ptr", "h_ptr", "out_ptr"]
+    sizes = ["M", "D", "H", "OUT", "x_row", "wg_row", "wu_row", "wd_row"]
+    signature = dict.fromkeys(pointers, "*bf16") | dict.fromkeys(sizes, "i32")
+    signature |= {"part_ptr": "*fp32", "barrier_ptr": "*u32"}
+    config = {k: v for k, v in CONFIG.items() if not k.startswith("num_")}
+    constexprs = {"bg_ptr": None, "bu_ptr": None, "bd_ptr": None, "ACTIVATION": "gelu_tanh"}
+    return [
+        dict(
+            kernel=f"decode_mlp, {bm} tokens", fn=decode_kernel, signature=signature,
+            constexprs=constexprs | config | {"BM": bm, "SPLIT": 4, "PHASE": 0},
+            num_warps=CONFIG["num_warps"], num_stages=CONFIG["num_stages"],
+            divisible=[*pointers, "part_ptr", "barrier_ptr", *sizes], archs=(80, 89, 90, 100),
+        )
+        for bm in (16, MAX_TOKENS)
+    ]  # fmt: skip

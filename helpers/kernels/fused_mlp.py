@@ -1,0 +1,241 @@
+"""A GLU MLP as a module that takes the fastest path it has: notebook 08's summit."""
+
+import functools
+import threading
+from collections import OrderedDict
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from helpers.kernels import activations, support, tuning
+from helpers.kernels.decode_mlp import MAX_TOKENS, decode_mlp, prepare, refuses
+from helpers.kernels.gate_up_glu import gate_up_glu
+from helpers.kernels.gate_up_glu import reference as stage_reference
+
+PARAMETER = nn.Parameter
+SHAPES = 32  # prepared shapes a module keeps
+SMALL_FLOPS = 3e11  # above, no launch matters: the H200 needs 400 us for them
+MODULES = {nn.SiLU: "silu", nn.ReLU: "relu"}
+FUNCTIONS = {F.silu: "silu", F.relu: "relu", F.gelu: "gelu_erf"}
+# By the names of Hugging Face's classes and configurations, which need not be installed.
+NAMES = {"SiLUActivation": "silu", "silu": "silu", "swish": "silu", "relu": "relu"}
+NAMES |= {"GELUActivation": "gelu_erf", "gelu": "gelu_erf", "gelu_erf": "gelu_erf"}
+NAMES |= dict.fromkeys(
+    ["PytorchGELUTanh", "GELUTanh", "NewGELUActivation", "gelu_pytorch_tanh", "gelu_new"]
+    + ["gelu_tanh"],
+    "gelu_tanh",
+)
+HOLDERS = ("activation", "act_fn", "act", "activation_fn", "hidden_act")
+
+
+class FusedMLP(nn.Module):
+    """down(act(gate(x)) * up(x)) by the fastest path this GPU has for the shape at hand.
+
+    The three layers are plain nn.Linear, with or without biases, and stay the module's own:
+    load, train and move them as ever. x is (..., D), of any strides. Which path is fastest is
+    measured: on a shape's first calls, then remembered. Few tokens on CUDA, without gradients:
+    one launch (decode_mlp), or a CUDA graph of the module's own after a shape's third call.
+    What the kernels cannot take, torch computes. Built by hand in notebook 08.
+    """
+
+    def __init__(self, gate_proj, up_proj, down_proj, activation="gelu_tanh"):
+        super().__init__()
+        activations.check_activation("FusedMLP", activation)
+        layers = {"gate_proj": gate_proj, "up_proj": up_proj, "down_proj": down_proj}
+        for name, layer in layers.items():
+            if type(layer) is not nn.Linear:
+                raise TypeError(
+                    f"FusedMLP: {name} is a {type(layer).__name__}; it has to be a plain "
+                    "nn.Linear, whose weight alone decides what it computes"
+                )
+        hidden, dim = gate_proj.weight.shape
+        if up_proj.weight.shape != (hidden, dim) or down_proj.weight.shape[1] != hidden:
+            shapes = ", ".join(f"{n} {tuple(layers[n].weight.shape)}" for n in layers)
+            raise ValueError(f"FusedMLP: the weights do not fit together: {shapes}")
+        self.gate_proj, self.up_proj, self.down_proj = gate_proj, up_proj, down_proj
+        self.activation = activation
+        self._forget()
+
+    @classmethod
+    def from_module(cls, mlp):
+        """A FusedMLP that shares the layers of `mlp`, and was seen to compute the same.
+
+        `mlp` has gate_proj, up_proj and down_proj, and an attribute that tells its activation
+        (activation, act_fn, ...). ValueError if it does not say, or computes something else.
+        """
+        layers = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+        if not all(isinstance(layer, nn.Module) for layer in layers):
+            raise ValueError(
+                f"from_module: {type(mlp).__name__} has no layers gate_proj, up_proj and "
+                "down_proj; name them: FusedMLP(gate, up, down, activation=...)"
+            )
+        fused = cls(*layers, activation=_activation_of(mlp))
+        _must_agree(mlp, fused)
+        return fused.train(mlp.training)
+
+    def forward(self, x):
+        key = self._key(x)
+        run = self._ready.get(key) if key else None
+        return self._first_calls(x, key) if run is None else run(x)
+
+    def extra_repr(self):
+        return f"activation={self.activation}"
+
+    def _forget(self):
+        self._ready, self._seen = OrderedDict(), OrderedDict()
+
+    def _apply(self, fn, recurse=True):  # .to(), .half(), ...: what was prepared is void
+        self._forget()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self):  # a CUDA graph cannot be copied or pickled
+        state = self.__dict__.copy()
+        state["_ready"], state["_seen"] = OrderedDict(), OrderedDict()
+        return state
+
+    def _layers(self):
+        layers = self._modules  # attributes of a module are slow, and this runs at every call
+        return layers["gate_proj"], layers["up_proj"], layers["down_proj"]
+
+    def _key(self, x):
+        """What a prepared launch is good for; None where none may be prepared.
+
+        That is inference on plain CUDA tensors outside of torch.compile, torch.func, autocast
+        and a graph capture, with layers that nobody has hooked.
+        """
+        if torch.compiler.is_compiling() or type(x) is not torch.Tensor or not x.is_cuda:
+            return None
+        grad, key = torch.is_grad_enabled(), [x.shape, x.stride(), x.dtype, x.device]
+        if grad and x.requires_grad or torch._C._functorch.peek_interpreter_stack():
+            return None
+        for layer in self._layers():
+            weight, bias = layer._parameters["weight"], layer._parameters["bias"]
+            if layer._forward_hooks or layer._forward_pre_hooks or type(weight) is not PARAMETER:
+                return None
+            if grad and (weight.requires_grad or bias is not None and bias.requires_grad):
+                return None
+            key += [weight.data_ptr(), weight.stride(), weight.dtype]
+            if bias is not None:
+                key += [bias.data_ptr(), bias.stride(), bias.dtype]
+        if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
+            return None
+        stream = torch._C._cuda_getCurrentRawStream(x.device.index)
+        return (*key, x.data_ptr() % 16, stream)
+
+    def _first_calls(self, x, key):
+        """Compute as ever; at a shape's third call, prepare its launch for the next ones."""
+        y = self._compute(x)
+        flops = 6 * x.numel() * self.gate_proj.weight.shape[0]
+        if key and 0 < flops <= SMALL_FLOPS:
+            self._seen[key] = self._seen.get(key, 0) + 1
+            if self._seen[key] == 3:
+                self._prepare(key, x)
+            while len(self._seen) > 4 * SHAPES:
+                self._seen.popitem(last=False)
+        return y
+
+    def _prepare(self, key, x):
+        weights = [layer.weight for layer in self._layers()]
+        biases = [layer.bias for layer in self._layers()]
+        ways = {"as ever": self._compute}
+        with torch.inference_mode(False), torch.no_grad():
+            if not refuses(support.rows(x), *weights):
+                ways["decode"] = prepare(x, *weights, *biases, self.activation)
+            if not support.refuses(x, *weights):
+                ways["graph"] = Graph(self._compute, x)
+            chosen = tuning.fastest({name: functools.partial(f, x) for name, f in ways.items()})
+        self._ready[key] = ways[chosen]
+        while len(self._ready) > SHAPES:
+            self._ready.popitem(last=False)
+
+    def _compute(self, x):
+        gate, up, down = self._layers()
+        if any(layer._forward_hooks or layer._forward_pre_hooks for layer in self._layers()):
+            return down(activations.apply(gate(x), self.activation) * up(x))
+        if x.shape[-1:] != gate.weight.shape[1:]:
+            raise ValueError(f"FusedMLP: x is {tuple(x.shape)}, not (..., {gate.in_features})")
+        weights = (gate.weight, up.weight, down.weight)
+        few = x.shape[:-1].numel() <= MAX_TOKENS
+        if few and not support.wants_grad(x, *self.parameters()):
+            biases = (gate.bias, up.bias, down.bias)
+            return decode_mlp(x, *weights, self.activation, *biases)
+        h = gate_up_glu(x, gate.weight, up.weight, self.activation, gate.bias, up.bias)
+        return F.linear(h, down.weight, down.bias)
+
+
+class Graph:
+    """fn(x) captured in a CUDA graph; a call copies x in, replays, and copies the result out.
+
+    So the caller owns what he gets, and may give any x of the same shape and dtype. One stream.
+    """
+
+    def __init__(self, fn, x):
+        self.x, self.lock = torch.empty_like(x).copy_(x), threading.Lock()
+        self.graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream(x.device)
+        side.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(side):
+            fn(self.x)  # whatever happens once happens before the capture
+            self.graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self.y = fn(self.x)
+            finally:
+                self.graph.capture_end()
+        torch.cuda.current_stream(x.device).wait_stream(side)
+
+    def __call__(self, x):
+        with self.lock:
+            self.x.copy_(x)
+            self.graph.replay()
+            return self.y.clone()
+
+
+def _activation_of(mlp):
+    """The name of an MLP's activation, from the attribute that holds it."""
+    for holder in HOLDERS:
+        told = getattr(mlp, holder, None)
+        if told is None:
+            continue
+        if isinstance(told, nn.GELU):
+            return "gelu_tanh" if told.approximate == "tanh" else "gelu_erf"
+        if isinstance(told, functools.partial) and told.func is F.gelu:
+            return "gelu_tanh" if told.keywords.get("approximate") == "tanh" else "gelu_erf"
+        found = MODULES.get(type(told)) or NAMES.get(type(told).__name__)
+        if found is None and isinstance(told, str):
+            found = NAMES.get(told)
+        if found is None and callable(told) and not isinstance(told, nn.Module):
+            found = FUNCTIONS.get(told)
+        if found:
+            return found
+        raise ValueError(f"from_module: {holder} is {told!r}, none of {activations.ACTIVATIONS}")
+    raise ValueError(
+        f"from_module: {type(mlp).__name__} does not say which activation it has (looked for "
+        f"{', '.join(HOLDERS)}); name it: FusedMLP(gate, up, down, activation=...)"
+    )
+
+
+def _must_agree(mlp, fused):
+    """ValueError unless both modules compute the same for random tokens."""
+    weight = fused.gate_proj.weight
+    if weight.is_meta:
+        return
+    training = mlp.training
+    try:
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(0)
+            x = torch.randn(8, weight.shape[1], generator=generator).to(weight)
+            theirs = mlp.eval()(x)
+            g, u = fused.gate_proj, fused.up_proj
+            h = stage_reference(x, g.weight, u.weight, fused.activation, g.bias, u.bias)
+            ours = fused.down_proj(h)
+    finally:
+        mlp.train(training)
+    if not isinstance(theirs, torch.Tensor) or theirs.shape != ours.shape:
+        raise ValueError(f"from_module: {type(mlp).__name__} does not return one tensor like x")
+    error = (theirs.double() - ours.double()).norm() / ours.double().norm()
+    if not error <= 2e-2:
+        raise ValueError(
+            f"from_module: {type(mlp).__name__} computes something else than "
+            f"down({fused.activation}(gate(x)) * up(x)): they differ by {error:.2g}"
+        )

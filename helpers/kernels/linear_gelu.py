@@ -1,0 +1,270 @@
+"""gelu(x W^T + b): the activation in the matmul's epilogue. Built by hand in notebook 07."""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch.library import custom_op
+
+from helpers.kernels import activations, support, tuning
+from helpers.kernels.activations import activate
+from helpers.kernels.gate_up_glu import aligned, place
+from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
+
+Tensor, Maybe = torch.Tensor, Optional[torch.Tensor]
+GELU = {"tanh": "gelu_tanh", "none": "gelu_erf"}
+TMA = {
+    "128x256": dict(BM=128, BN=256, BK=64, num_warps=8, num_stages=3),
+    "128x128": dict(BM=128, BN=128, BK=64, num_warps=4, num_stages=3),
+}
+POINTER = {
+    "128x128": dict(BM=128, BN=128, BK=32, num_warps=8, num_stages=3),
+    "64x64": dict(BM=64, BN=64, BK=32, num_warps=4, num_stages=3),
+}
+SMALL = dict(BM=16, BN=16, BK=32, num_warps=4, num_stages=2)  # under the interpreter
+PLAIN = "cublas + gelu"
+
+
+def linear_gelu(x, weight, bias=None, approximate="tanh"):
+    """Return gelu(x weight^T + bias), x (..., D), weight (H, D), bias (H,) or None.
+
+    `approximate` as in torch: "tanh" or "none" (erf). fp32 accumulation, one rounding;
+    with gradients the pre-activation is kept. FLOPs 2 M D H. Differentiable once. ValueError
+    for shapes that do not fit, TypeError for what is no floating-point tensor. The plain
+    version is built by hand in notebook 07.
+    """
+    where = "linear_gelu"
+    support.check_tensors(where, x=x, weight=weight, bias=bias)
+    if approximate not in GELU:
+        raise ValueError(f'{where}: approximate is "tanh" or "none", not {approximate!r}')
+    if x.ndim == 0:
+        raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
+    support.check_weight(where, "weight", weight, x.shape[-1])
+    support.check_bias(where, "bias", bias, weight.shape[0])
+    tensors = support.autocast(x, weight, bias)
+    if not support.plain(*tensors):
+        return reference(*tensors, approximate)
+    if support.wants_grad(*tensors):
+        return _training(*tensors, approximate)[0]
+    if torch.compiler.is_compiling():
+        return _inference(*tensors, approximate)
+    return _forward(*tensors, approximate)  # the dispatcher costs tens of us
+
+
+def reference(x, weight, bias=None, approximate="tanh"):
+    """The same in plain torch."""
+    return F.gelu(F.linear(x, weight, bias), approximate=approximate)
+
+
+@triton.jit
+def linear_gelu_tma_kernel(
+    x_desc, w_desc, y_desc, z_desc, b_ptr, M, N, K,
+    ACTIVATION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Persistent: a program takes every num_programs-th tile, its epilogue hidden by loads."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_n = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        row, col = place(tile, tiles_m, tiles_n, GROUP)
+        z = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            x = x_desc.load([row * BM, k])
+            w = w_desc.load([col * BN, k])
+            z = tl.dot(x, w.T, z, input_precision="ieee")
+        if b_ptr is not None:
+            cols = col * BN + tl.arange(0, BN)
+            z += tl.load(b_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+        if z_desc is not None:
+            z_desc.store([row * BM, col * BN], z.to(y_desc.dtype))
+        y_desc.store([row * BM, col * BN], activate(z, ACTIVATION).to(y_desc.dtype))
+
+
+@triton.jit
+def linear_gelu_pointer_kernel(
+    x_ptr, w_ptr, y_ptr, z_ptr, b_ptr, M, N, K, x_row, x_col, w_row, w_col,
+    ACTIVATION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One tile a program, any strides; y and z are contiguous."""
+    row, col = place(tl.program_id(0), tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
+    rows = (row * BM + tl.arange(0, BM)).to(tl.int64)
+    cols = (col * BN + tl.arange(0, BN)).to(tl.int64)
+    ks = tl.arange(0, BK).to(tl.int64)
+    x_ptrs = x_ptr + rows[:, None] * x_row + ks[None, :] * x_col
+    w_ptrs = w_ptr + cols[None, :] * w_row + ks[:, None] * w_col
+    z = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = ks < K - k
+        x = tl.load(x_ptrs, (rows[:, None] < M) & left[None, :], other=0.0)
+        w = tl.load(w_ptrs, (cols[None, :] < N) & left[:, None], other=0.0)
+        z = tl.dot(x, w, z, input_precision="ieee")
+        x_ptrs += BK * x_col
+        w_ptrs += BK * w_col
+    if b_ptr is not None:
+        z += tl.load(b_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+    at = rows[:, None] * N + cols[None, :]
+    mask = (rows[:, None] < M) & (cols[None, :] < N)
+    if z_ptr is not None:
+        tl.store(z_ptr + at, z.to(y_ptr.dtype.element_ty), mask)
+    tl.store(y_ptr + at, activate(z, ACTIVATION).to(y_ptr.dtype.element_ty), mask)
+
+
+def can_tma(x, weight):
+    """True if the descriptor kernel can take these: x (M, D) and the weight (H, D)."""
+    if x.dtype not in HALF or support.INTERPRETED:
+        return False
+    if support.capability(x.device) < (9, 0) or max(x.shape) >= 2**31:
+        return False
+    return aligned(x) and aligned(weight) and weight.shape[0] % 8 == 0
+
+
+def run_tma(x, weight, bias, activation, y, z, *, BM, BN, BK, **options):
+    """Launch the descriptor kernel on x (M, D); z is None or kept as well."""
+    (m, k), n = x.shape, weight.shape[0]
+    y_desc, z_desc = (
+        None if t is None else TensorDescriptor(t, [m, n], [n, 1], [BM, BN]) for t in (y, z)
+    )
+    programs = support.properties(x.device).multi_processor_count * options.pop("per_sm", 1)
+    linear_gelu_tma_kernel[(min(programs, triton.cdiv(m, BM) * triton.cdiv(n, BN)),)](
+        TensorDescriptor(x, [m, k], [x.stride(0), 1], [BM, BK]),
+        TensorDescriptor(weight, [n, k], [weight.stride(0), 1], [BN, BK]),
+        y_desc, z_desc, bias, m, n, k, ACTIVATION=activation, BM=BM, BN=BN, BK=BK, GROUP=8, **options,
+    )  # fmt: skip
+
+
+def run_pointer(x, weight, bias, activation, y, z, *, BM, BN, BK, **options):
+    """Launch the pointer kernel on x (M, D); z is None or kept as well."""
+    (m, k), n = x.shape, weight.shape[0]
+    linear_gelu_pointer_kernel[(triton.cdiv(m, BM) * triton.cdiv(n, BN),)](
+        x, weight, y, z, bias, m, n, k, *x.stride(), *weight.stride(), ACTIVATION=activation,
+        BM=BM, BN=BN, BK=BK, GROUP=8, **options,
+    )  # fmt: skip
+
+
+def ways(x, weight):
+    """The paths that can take x (M, D) and the weight (H, D): {name: (runner, config)}."""
+    if support.INTERPRETED or x.dtype not in HALF:
+        return {"pointer": (run_pointer, SMALL)} | {PLAIN: None}
+    if can_tma(x, weight):
+        found = {f"tma {name}": (run_tma, config) for name, config in TMA.items()}
+    else:
+        found = {f"pointer {name}": (run_pointer, config) for name, config in POINTER.items()}
+    return found | {PLAIN: None}
+
+
+def compute(x, weight, bias, approximate, keep):
+    """(y, z) for x (M, D) by the fastest path; z, the pre-activation, is None unless `keep`."""
+    bias = None if bias is None else bias.contiguous()
+
+    def run(way):
+        if way is None:
+            z = F.linear(x, weight, bias)
+            return F.gelu(z, approximate=approximate), z if keep else None
+        launch, config = way
+        y = x.new_empty(x.shape[0], weight.shape[0])
+        z = torch.empty_like(y) if keep else None
+        launch(x, weight, bias, GELU[approximate], y, z, **config)
+        return y, z
+
+    why = support.refuses(*(t for t in (x, weight, bias) if t is not None), matmul=True)
+    found = {PLAIN: None} if why else ways(x, weight)
+    found = support.narrow("linear_gelu", found, PLAIN, x, why)
+    key = ("linear_gelu", x.device, x.dtype, tuning.bucket(x.shape[0]), *weight.shape, keep)
+    name = tuning.pick((*key, *found), {n: lambda w=w: run(w) for n, w in found.items()})
+    support.note("torch" if name == PLAIN else name.split()[0])
+    return run(found[name])
+
+
+def _forward(x, weight, bias, approximate):
+    y, _ = compute(support.rows(x), weight, bias, approximate, False)
+    return y.view(*x.shape[:-1], weight.shape[0])
+
+
+@custom_op("wttg::linear_gelu", mutates_args=())
+def _inference(x: Tensor, weight: Tensor, bias: Maybe, approximate: str) -> Tensor:
+    return _forward(x, weight, bias, approximate)
+
+
+@_inference.register_fake
+def _(x, weight, bias, approximate):
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@custom_op("wttg::linear_gelu_training", mutates_args=())
+def _training(
+    x: Tensor, weight: Tensor, bias: Maybe, approximate: str
+) -> tuple[Tensor, Tensor]:
+    outs = compute(support.rows(x), weight, bias, approximate, True)
+    return tuple(out.view(*x.shape[:-1], weight.shape[0]) for out in outs)
+
+
+@_training.register_fake
+def _(x, weight, bias, approximate):
+    return tuple(x.new_empty(*x.shape[:-1], weight.shape[0]) for _ in range(2))
+
+
+def _setup(ctx, inputs, output):
+    x, weight, _, ctx.approximate = inputs
+    ctx.save_for_backward(x, weight, output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, grad, _z):
+    if grad is None:
+        return (None,) * 4
+    x, weight, z = ctx.saved_tensors
+    dz = torch.ops.aten.gelu_backward(grad, z, approximate=ctx.approximate)
+    dz2, rows = support.rows(dz), support.rows(x)
+    needs = ctx.needs_input_grad
+    return (
+        (dz2 @ weight).view(x.shape) if needs[0] else None,
+        dz2.T @ rows if needs[1] else None,
+        dz2.sum(0) if needs[2] else None,
+        None,
+    )
+
+
+_training.register_autograd(_backward, setup_context=_setup)
+
+
+def shipped():
+    """What cross_compile checks: every config with its signature and architectures."""
+    rows, sizes = [], dict.fromkeys(["M", "N", "K"], "i32")
+    flags = {"ACTIVATION": "gelu_tanh", "GROUP": 8}
+    for name, config in TMA.items():
+        bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
+        out = f"tensordesc<bf16[{bm}, {bn}]>"
+        for keep in (False, True):
+            signature = {
+                "x_desc": f"tensordesc<bf16[{bm}, {bk}]>",
+                "w_desc": f"tensordesc<bf16[{bn}, {bk}]>",
+                "y_desc": out,
+                "b_ptr": "*bf16",
+            }
+            signature |= {"z_desc": out} if keep else {}
+            rows.append(
+                dict(
+                    kernel=f"linear_gelu tma {name}{' training' if keep else ''}",
+                    fn=linear_gelu_tma_kernel, signature=signature | sizes,
+                    constexprs=flags | ({} if keep else {"z_desc": None})
+                    | {"BM": bm, "BN": bn, "BK": bk},
+                    num_warps=config["num_warps"], num_stages=config["num_stages"],
+                    divisible=["b_ptr", "M", "N", "K"], archs=(90, 100),
+                )
+            )  # fmt: skip
+    pointers, strides = ["x_ptr", "w_ptr", "y_ptr", "b_ptr"], ["x_row", "w_row"]
+    for name, config in POINTER.items():
+        bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
+        rows.append(
+            dict(
+                kernel=f"linear_gelu pointer {name}", fn=linear_gelu_pointer_kernel,
+                signature=dict.fromkeys(pointers, "*bf16") | sizes
+                | dict.fromkeys(strides, "i32"),
+                constexprs=flags | {"z_ptr": None, "x_col": 1, "w_col": 1}
+                | {"BM": bm, "BN": bn, "BK": bk},
+                num_warps=config["num_warps"], num_stages=config["num_stages"],
+                divisible=[*pointers, "M", "N", "K", *strides], archs=(80, 89, 90, 100),
+            )
+        )  # fmt: skip
+    return rows
