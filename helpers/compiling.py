@@ -27,7 +27,7 @@ from helpers import compiling_watch as watching
 from helpers.compiling_numerics import Numerics, numerics
 from helpers.compiling_phases import PHASES, FirstCall
 from helpers.compiling_report import Explanation
-from helpers.compiling_text import Break, Recompile
+from helpers.compiling_text import Break, Recompile, cpp_in_one_line
 from helpers.compiling_watch import NOT_AVAILABLE
 from helpers.profile_run import refuse_second_profiler
 
@@ -46,7 +46,8 @@ def first_call(fn, *args):
     function that calls such; any other function or module is handed to torch.compile here,
     with its defaults. torch.compile's own call (imports of a second or so) is not included.
     Returns a `FirstCall`. ValueError if nothing was compiled; ProfileError while another
-    profiler runs; errors of fn's own pass through.
+    profiler runs; RuntimeError, in one line, where a CPU's C++ compiler is missing or fails;
+    errors of fn's own pass through.
     """
     import torch
 
@@ -62,7 +63,8 @@ def first_call(fn, *args):
     with profile:
         with label(compiling_phases.CALL):
             start = time.perf_counter()
-            fn(*args)
+            with cpp_in_one_line():
+                fn(*args)
             with label(compiling_phases.WAIT):
                 device.sync()
             wall_us = (time.perf_counter() - start) * 1e6

@@ -1,5 +1,7 @@
-"""What PyTorch writes about graph breaks, recompiles and guards, made short enough to read."""
+"""What PyTorch writes about breaks, recompiles, guards and C++, made short enough to read."""
 
+import contextlib
+import os
 import re
 from pathlib import PurePath
 from typing import NamedTuple
@@ -70,3 +72,30 @@ def read_guards(tree):
             text = re.sub(pattern, new, text)
         ranked.append((rank, text))
     return [text for _, text in sorted(ranked, key=lambda each: each[0])]
+
+
+@contextlib.contextmanager
+def cpp_in_one_line():
+    """Within the block, Inductor's errors about the C++ compiler name cause and remedy.
+
+    They become a RuntimeError of one line; all other errors pass through.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if told := _about_cpp(f"{type(error).__name__}: {error}"):
+            raise RuntimeError(told) from error
+        raise
+
+
+def _about_cpp(text):
+    refused = f"Permission denied: {os.environ.get('CXX', 'g++')!r}"  # CXX="" is, too
+    if "InvalidCxxCompiler: " in text or refused in text:
+        which = "g++; on a Mac clang++, on Windows cl"
+        return f"no C++ compiler found: install one ({which}) or name yours in CXX"
+    if "CppCompileError: " not in text:
+        return ""
+    said = re.search(r"\berror\b.*", text.rpartition("Output:")[2])
+    said = said[0].strip() if said else "it did not say why"
+    remedy = "install python3-dev" if "Python.h" in said else "name another in CXX"
+    return f"the C++ compiler failed ({said}): {remedy}"

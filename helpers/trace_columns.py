@@ -4,8 +4,18 @@ from collections import Counter
 
 import numpy as np
 
-from helpers.trace_kinds import ARGS, CODE, DTYPES, NONE, ON_GPU, Kinds
-from helpers.trace_values import Codes, floats, integers, moments, text
+from helpers.trace_kinds import ARGS, CODE, COMMON, LONG, NONE, Kinds, one_of
+from helpers.trace_values import (
+    Codes,
+    Growing,
+    by_field,
+    floats,
+    integers,
+    moments,
+    place_number,
+    plain,
+    text,
+)
 
 
 class Columns:
@@ -13,8 +23,11 @@ class Columns:
 
     def __init__(self):
         self.unsound = 0  # list entries that are no events
-        # Byte arrays grow in place: pieces and the whole never lie in memory together.
-        self._bytes = {column: bytearray() for column in DTYPES}
+        self._common = {column: Growing(dtype) for column, dtype in COMMON.items()}
+        # The arguments' columns have entries for those kinds only that can have them.
+        self._parts = [
+            {column: Growing(_dtype(column)) for column in keys} for _, keys in ARGS
+        ]
         self._kinds = Kinds()
         self._names, self._pids, self._tids = Codes(), Codes(False), Codes(False)
         self._json = {name: Codes() for name in ("shapes", "types", "inputs", "grid")}
@@ -34,54 +47,65 @@ class Columns:
         try:
             self._add(events)
         except (AttributeError, TypeError):  # no object, or lists and objects where ids belong
-            self._add([_plain(event) for event in events])
+            self._add([plain(event) for event in events])
 
     def _add(self, events):
-        phases = Counter([event.get("ph") for event in events])
-        rows = [event for event in events if event.get("ph") == "X"]
+        phase_of = [event.get("ph") for event in events]
+        phases = Counter(phase_of)
+        rows = [e for e, phase in zip(events, phase_of, strict=True) if phase == "X"]
         if phases.keys() & {"B", "E"}:
             rows += self._pairs(event for event in events if event.get("ph") in ("B", "E"))
-        starts, base = moments([row.get("ts") for row in rows], self._base)
-        columns = self._rows(rows, starts) if rows else {}
+        base, common, parts = self._base, {}, []
+        if rows:
+            fields = by_field(rows)
+            starts, base = moments(fields["ts"], base)
+            common, parts = self._rows(rows, fields, starts)
         # Nothing has been kept up to here: an error leaves no half of a piece behind.
         self._base = base
-        for column, values in columns.items():
-            self._bytes[column] += values.astype(DTYPES[column], copy=False).tobytes()
-        unread = np.flatnonzero(columns["kind"] == CODE["other"]) if rows else []
-        self._unread.update([text(rows[row].get("cat")) for row in unread])
-        if phases.keys() - set("Xstf"):
-            self._others(events)
+        for column, values in common.items():
+            self._common[column].add(values)
+        for grown, columns in zip(self._parts, parts, strict=False):
+            for column, values in columns.items():
+                grown[column].add(values)
+        unread = np.flatnonzero(common["kind"] == CODE["other"]) if rows else []
+        self._unread.update([text(fields["cat"][row]) for row in unread])
+        if others := phases.keys() - set("Xstf"):
+            pairs = zip(events, phase_of, strict=True)
+            self._others([event for event, phase in pairs if phase in others])
         self._phases += phases
         self.unsound = self._phases[None]
 
-    def _rows(self, rows, starts):
-        kinds = [self._kinds[row.get("cat") or row.get("pid")] for row in rows]
-        columns = {
+    def _rows(self, rows, fields, starts):
+        pairs = zip(fields["cat"], fields["pid"], strict=True)
+        kinds = [self._kinds[cat or pid] for cat, pid in pairs]
+        common = {
             "kind": np.array(kinds, np.uint8),
-            "name": self._names.column([row.get("name") for row in rows]),
+            "name": self._names.column(fields["name"]),
             "start_us": starts,
-            "dur_us": floats([row.get("dur") for row in rows]),
-            "pid": self._pids.column([row.get("pid") for row in rows]),
-            "tid": self._tids.column([row.get("tid") for row in rows]),
+            "dur_us": floats(fields["dur"]),
+            "pid": self._pids.column(fields["pid"]),
+            "tid": self._tids.column(fields["tid"]),
         }
-        for column in DTYPES.keys() - columns.keys():
-            columns[column] = np.full(len(rows), NONE.get(column, -1), DTYPES[column])
-        for codes, fields in ARGS:
-            where = np.flatnonzero(np.isin(columns["kind"], codes))
-            args = [rows[row].get("args") or {} for row in where.tolist()]
-            for column, keys in fields.items() if args else ():
-                columns[column][where] = self._read(column, args, keys)
-        self._inputs(columns, rows)
-        self._place(columns)
-        return columns
+        parts = []
+        for codes, arguments in ARGS:
+            where = np.flatnonzero(one_of(common["kind"], codes))
+            mine = [rows[row] for row in where.tolist()]
+            args = [row.get("args") or {} for row in mine]
+            pairs = arguments.items() if mine else ()
+            columns = {column: self._read(column, args, keys) for column, keys in pairs}
+            if "inputs" in columns:
+                columns["inputs"] = self._inputs(mine, args)
+            if "device" in columns:
+                self._place(columns, common, where)
+            parts.append(columns)
+        return common, parts
 
-    def _inputs(self, columns, rows):
+    def _inputs(self, rows, args):
         """Keep the plain arguments of convolutions: only their cost follows from them."""
-        ops = np.flatnonzero(columns["kind"] == CODE["op"]).tolist()
-        where = [row for row in ops if "conv" in str(rows[row].get("name"))]
-        args = [rows[row].get("args") or {} for row in where]
-        values = [arg.get("Concrete Inputs") for arg in args]
-        columns["inputs"][where] = self._json["inputs"].json_column(values)
+        pairs = zip(rows, args, strict=True)
+        values = [arg.get("Concrete Inputs") if "conv" in str(row.get("name")) else None
+                  for row, arg in pairs]  # fmt: skip
+        return self._json["inputs"].json_column(values)
 
     def _read(self, column, args, keys):
         none = NONE.get(column, -1)
@@ -90,25 +114,28 @@ class Columns:
             values = [arg.get(key, missing) for arg in args]
             if values.count(missing) < len(values):
                 break
+        else:
+            return np.full(len(args), none, _dtype(column))
         if column in self._json:
             return self._json[column].json_column(values)
         if column == "bytes":
             return floats(values)
         values = integers(values, none)
-        values[values > np.iinfo(DTYPES[column]).max] = none
+        if column not in LONG:
+            values[values > np.iinfo(np.int32).max] = none
+            return values.astype(np.int32)
         return values
 
-    def _place(self, columns):
+    def _place(self, columns, common, rows):
         """Take device and stream from pid and tid on GPU rows whose arguments lack them."""
-        on_gpu = np.isin(columns["kind"], ON_GPU)
         places = ("device", "pid", self._pids), ("stream", "tid", self._tids)
         for column, source, codes in places:
-            where = np.flatnonzero(on_gpu & (columns[column] < 0))
+            where = np.flatnonzero(columns[column] < 0)
             if len(where):
-                known = np.array(
-                    [_place_number(value, column) for value in codes.seen], DTYPES[column]
-                )
-                columns[column][where] = known[columns[source][where]]
+                numbers = [place_number(value, column) for value in codes.seen]
+                known = np.array(numbers, np.int64)
+                columns[column] = columns[column].astype(np.int64)
+                columns[column][where] = known[common[source][rows[where]]]
 
     def _pairs(self, events):
         """Make complete events of begin and end events."""
@@ -128,7 +155,7 @@ class Columns:
             if phase in ("i", "I", "R", "n"):
                 self._instants[text(event.get("name"))] += 1
             elif phase == "M":
-                event = _plain(event)
+                event = plain(event)
                 pid, tid, name = event.get("pid"), event.get("tid"), event["args"].get("name")
                 if event.get("name") == "process_name":
                     self._process_names[pid] = text(name)
@@ -137,9 +164,13 @@ class Columns:
 
     def finish(self) -> dict:
         """Return the fields of `Events`; the object is spent."""
-        fields = {c: np.frombuffer(self._bytes.pop(c), dtype) for c, dtype in DTYPES.items()}
+        common = {column: grown.finish() for column, grown in self._common.items()}
+        parts = [
+            {column: grown.finish() for column, grown in part.items()} for part in self._parts
+        ]
         return {
-            **fields,
+            **common,
+            "parts": parts,
             "origin_us": self._base or 0,
             "names": list(self._names.seen),
             "pids": list(self._pids.seen),
@@ -154,22 +185,9 @@ class Columns:
             "counters": self._phases["C"],
             "unread": dict(self._unread),
             "instants": dict(self._instants),
-            "frames": int((fields["kind"] == CODE["python"]).sum()),
+            "frames": int((common["kind"] == CODE["python"]).sum()),
         }
 
 
-def _plain(event):
-    """Return an event whose ids are hashable and whose arguments are an object."""
-    if not isinstance(event, dict):
-        return {}
-    args = event.get("args")
-    ids = {key: text(event[key]) for key in ("ph", "cat", "pid", "tid")
-           if isinstance(event.get(key), list | dict)}  # fmt: skip
-    return {**event, **ids, "args": args if isinstance(args, dict) else {}}
-
-
-def _place_number(value, column):
-    """Return a device or stream number from a pid or tid (7, "7", "stream 7"), else -1."""
-    number = integers([str(value).rsplit(" ", 1)[-1]], -1)[0]
-    most = 1 << 16 if column == "device" else 1 << 62  # a large pid is a process, no device
-    return number if 0 <= number < most else -1
+def _dtype(column):
+    return float if column == "bytes" else np.int32

@@ -192,7 +192,7 @@ def _unfinished(error, text, place):
 
 
 def _last_border(buffer):
-    for size in (1 << 16, len(buffer)):
+    for size in (1 << 12, 1 << 16, len(buffer)):
         borders = _BORDER.finditer(buffer, max(0, len(buffer) - size))
         if last := deque(borders, maxlen=1):
             return last[0].end()

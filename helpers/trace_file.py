@@ -7,7 +7,7 @@ import numpy as np
 
 from helpers.trace_columns import Columns
 from helpers.trace_decode import Decoder
-from helpers.trace_kinds import KINDS
+from helpers.trace_kinds import ARGS, COMMON, KINDS, NONE, one_of
 from helpers.trace_source import TraceError, chunks
 
 _AGAIN = "Copy it again from where it was recorded, or record it again."
@@ -27,18 +27,11 @@ class Events:
     dur_us: np.ndarray  # float64, NaN without one
     pid: np.ndarray  # int32, into pids
     tid: np.ndarray  # int32, into tids
-    correlation: np.ndarray  # int64, 0 for none
-    external: np.ndarray  # int64, 0 for none
-    device: np.ndarray  # int32, GPU rows only, else -1
-    stream: np.ndarray  # int64, GPU rows only, else -1
-    bytes: np.ndarray  # float64, NaN for none
-    sequence: np.ndarray  # int32, -1 for none
-    fwd_thread: np.ndarray  # int32, 0 for none
-    shapes: np.ndarray  # int32, into shape_texts, -1 for none
-    types: np.ndarray  # int32, into type_texts, -1 for none
-    inputs: np.ndarray  # int32, into input_texts, of convolutions only, else -1
-    grid: np.ndarray  # int32, into launch_texts, -1 for none
-    block: np.ndarray  # int32, into launch_texts, -1 for none
+    # The columns of arguments, each only for the kinds that have it, as trace_kinds.ARGS says:
+    # external, correlation (0 for none); device, stream, bytes (NaN for none), sequence;
+    # shapes, types, inputs (of convolutions only), grid, block: int32, into the texts below.
+    # `take` gives them at some rows; as attributes (events.grid) they are as long as the rest.
+    parts: list
     names: list
     pids: list  # as in the file: numbers or texts
     tids: list
@@ -61,6 +54,38 @@ class Events:
 
     def __len__(self):
         return len(self.kind)
+
+    def __post_init__(self):
+        self._place = np.empty(len(self), np.int32)  # the row of each event in its part
+        for codes, _ in ARGS:
+            rows = one_of(self.kind, codes)
+            self._place[rows] = np.arange(np.count_nonzero(rows), dtype=np.int32)
+
+    def take(self, column, rows=slice(None)):
+        """Return a column of the arguments at some rows; -1, 0 or NaN where there is none."""
+        kinds, place = self.kind[rows], self._place[rows]
+        found = np.full(len(kinds), NONE.get(column, -1), self._dtype(column))
+        for (codes, _), part in zip(ARGS, self.parts, strict=True):
+            if column in part:
+                mine = one_of(kinds, codes)
+                found[mine] = part[column][place[mine]]
+        return found
+
+    def drop(self, *columns):
+        """Free the memory of columns that nobody will ask for again."""
+        for column in columns:
+            if column in COMMON:
+                setattr(self, column, None)
+            for part in self.parts:
+                part.pop(column, None)
+
+    def __getattr__(self, column):
+        if not column.startswith("_") and any(column in part for part in self.parts):
+            return self.take(column)
+        raise AttributeError(f"events have no {column}")
+
+    def _dtype(self, column):
+        return np.result_type(*(part[column] for part in self.parts if column in part))
 
     @property
     def only_unread(self):

@@ -15,30 +15,32 @@ _KIND_OF = {
     "gpu_user_annotation": "gpu_label", "sync": "sync", "overhead": "overhead",
     "python_function": "python", "cpu functions": "op", "cuda functions": "kernel",
 }  # fmt: skip
-DTYPES = {
-    "kind": np.uint8, "name": np.int32, "start_us": float, "dur_us": float, "pid": np.int32,
-    "tid": np.int32, "correlation": np.int64, "external": np.int64, "device": np.int32,
-    "stream": np.int64, "bytes": float, "sequence": np.int32, "fwd_thread": np.int32,
-    "shapes": np.int32, "types": np.int32, "inputs": np.int32, "grid": np.int32,
-    "block": np.int32,
-}  # fmt: skip
-NONE = {"correlation": 0, "external": 0, "fwd_thread": 0, "bytes": np.nan}  # else -1
+COMMON = {"kind": np.uint8, "name": np.int32, "start_us": float, "dur_us": float,
+          "pid": np.int32, "tid": np.int32}  # fmt: skip
+NONE = {"correlation": 0, "external": 0, "bytes": np.nan}  # else -1
+LONG = {"correlation", "external", "stream"}  # may need 64 bits
 
 # Where the arguments of an event hold a column (in the spellings of torch versions), by kind.
 _EXTERNAL = {"external": ("External id", "external id")}
-_CORRELATION = {"correlation": ("correlation",), **_EXTERNAL}
-_OP = {"sequence": ("Sequence number",), "fwd_thread": ("Fwd thread id",),
-       "shapes": ("Input Dims", "Input dims"), "types": ("Input type", "Input types"),
-       **_EXTERNAL}  # fmt: skip
+_CORRELATION = {"correlation": ("correlation",)}
 _PLACE = {"device": ("device",), "stream": ("stream",)}
-_GPU = {"bytes": ("bytes",), "grid": ("grid",), "block": ("block",), **_PLACE, **_CORRELATION}
-ON_GPU = [CODE[kind] for kind in ("kernel", "memcpy", "memset", "gpu_label", "sync")]
+_OP = {"sequence": ("Sequence number",), "shapes": ("Input Dims", "Input dims"),
+       "types": ("Input type", "Input types"), "inputs": (), **_EXTERNAL}  # fmt: skip
+_WORK = {**_PLACE, **_CORRELATION, **_EXTERNAL}
 ARGS = (
     ([CODE["op"]], _OP),
     ([CODE["call"]], _CORRELATION),
-    ([CODE["label"]], _EXTERNAL),
-    (ON_GPU, _GPU),
+    ([CODE["kernel"]], {"grid": ("grid",), "block": ("block",), **_WORK}),
+    ([CODE["memcpy"], CODE["memset"]], {"bytes": ("bytes",), **_WORK}),
+    ([CODE["gpu_label"], CODE["sync"]], {**_PLACE, **_CORRELATION}),
 )
+
+
+def one_of(kinds, codes):
+    """Return True where an array of kinds holds one of the codes."""
+    table = np.zeros(256, bool)
+    table[codes] = True
+    return table[kinds]
 
 
 class Kinds(dict):

@@ -1,6 +1,7 @@
 """When was a GPU event launched whose call the file does not hold?"""
 
 import numpy as np
+import pandas as pd
 
 LAUNCHED = ("recorded", "unrecorded", "before", "unknown")
 
@@ -17,8 +18,10 @@ def launched(gpu, calls, host_us):
     gpu: dict of arrays call, correlation, device, stream, start; calls: their table.
     """
     loose, start, ids = gpu["call"] < 0, gpu["start"], gpu["correlation"]
-    places = np.stack([gpu["device"], gpu["stream"]])
-    lane = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
+    if not loose.any():
+        return np.full(len(ids), LAUNCHED.index("recorded"), np.int8)
+    places = pd.DataFrame({"device": gpu["device"], "stream": gpu["stream"]}, copy=False)
+    lane = places.groupby(["device", "stream"], sort=False).ngroup().to_numpy()
     first = np.full(lane.max(initial=-1) + 1, np.inf)
     np.minimum.at(first, lane[~loose], start[~loose])
     during = loose & (start > first[lane])

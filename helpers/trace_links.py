@@ -7,6 +7,8 @@ import numpy as np
 
 from helpers.trace_processes import choose, in_turn
 
+_BLOCK = 1 << 13
+
 
 def contain(lane, start, end, asks):
     """Return (parent, depth) of intervals: the row of what contains each, -1 for nothing.
@@ -17,26 +19,29 @@ def contain(lane, start, end, asks):
     """
     # At the same instant the longer interval opens first, and what only asks comes last.
     order = np.lexsort((-end, asks, start, lane))
-    ends = end[order].tolist()
-    parent, depth = [-1] * len(ends), [0] * len(ends)
-    here, top = None, -1
-    steps = zip(lane[order].tolist(), start[order].tolist(), asks[order].tolist(), strict=True)
-    for row, (where, at, ask) in enumerate(steps):
-        if where != here:
-            here, top = where, -1
-        # A call at the very end of an op is inside it: files of whole microseconds cut both.
-        while top >= 0 and (ends[top] < at or (ends[top] == at and not ask)):
-            top = parent[top]
-        parent[row] = top
-        if top >= 0:
-            depth[row] = depth[top] + 1
-        if not ask:
-            top = row
-    parent, depth = np.array(parent, np.int64), np.array(depth, np.int32)
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    rows = np.append(order, -1)  # so that -1 stays -1
-    return rows[parent[back]], depth[back]
+    parent, depth = np.empty(len(order), np.int32), np.empty(len(order), np.int32)
+    opened, ends, here = [-1], [np.inf], None  # what is open at the moment, below it nothing
+    last = np.inf  # the end of the topmost
+    for first in range(0, len(order), _BLOCK):  # a list of all would take ten times the memory
+        rows = order[first : first + _BLOCK]
+        above, deep = [], []
+        columns = (column[rows].tolist() for column in (lane, start, end, asks))
+        for row, where, at, until, ask in zip(rows.tolist(), *columns, strict=True):
+            if where != here:
+                here, opened, ends, last = where, [-1], [np.inf], np.inf
+            # A call at the very end of an op is in it: files of whole microseconds cut both.
+            while last < at or (last == at and not ask):
+                opened.pop()
+                ends.pop()
+                last = ends[-1]
+            above.append(opened[-1])
+            deep.append(len(opened) - 1)
+            if not ask:
+                opened.append(row)
+                ends.append(until)
+                last = until
+        parent[rows], depth[rows] = above, deep
+    return parent, depth
 
 
 def link(calls, gpu):
@@ -50,7 +55,12 @@ def link(calls, gpu):
     that did not find one another are paired in order of time.
     """
     if not len(calls["start"]):
-        return np.full(len(gpu["start"]), -1)
+        return np.full(len(gpu["start"]), -1, np.int32)
+    known = np.flatnonzero(calls["correlation"])
+    order = known[np.argsort(calls["correlation"][known], kind="stable")]
+    ids = calls["correlation"][order]
+    if (calls["pid"] == calls["pid"][0]).all() and (ids[1:] != ids[:-1]).all():
+        return _matching(ids, order, gpu["correlation"])
     both = np.concatenate([calls["correlation"], gpu["correlation"]])
     codes = np.unique(both, return_inverse=True)[1]
     ours, theirs = codes[: len(calls["start"])], codes[len(calls["start"]) :]
@@ -62,7 +72,15 @@ def link(calls, gpu):
         at, device = gpu["start"][events], gpu["device"][events]
         rows = _of_process(ours, pid, calls["start"], theirs[events], at)
         found[events] = choose(rows, found[events], calls["start"], device, at)
-    return in_turn(found, calls, gpu, ours, theirs)
+    return in_turn(found, calls, gpu, ours, theirs).astype(np.int32)
+
+
+def _matching(ids, rows, wanted):
+    """Return the row of each wanted id, -1 for 0 and for none; ids: sorted, one of each."""
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int32)
+    place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[place] == wanted, rows.astype(np.int32)[place], np.int32(-1))
 
 
 def _of_process(ours, pid, start, theirs, at):
@@ -91,7 +109,7 @@ def step_of(steps, pid, at):
     steps: dict of arrays start (sorted), end, pid. Of the steps that are open the one that
     started last counts; with steps of several processes those of its own.
     """
-    found = np.full(len(at), -1)
+    found = np.full(len(at), -1, np.int32)
     order = np.argsort(at, kind="stable")
     processes = np.unique(steps["pid"])
     for process in processes:

@@ -97,9 +97,10 @@ def _links(trace):
         )
     elif _both(trace, "by_graph").any():
         yield f"{replayed} share ids, without a call: a graph whose launch is not in the file."
-    starts = trace.calls[trace.calls["kind"].isin(["launch", "graph"])]
-    none = starts["gpu_events"] == 0
-    shared = none & (starts["correlation"] > 0) & starts["correlation"].duplicated(keep=False)
+    starts = trace.calls["kind"].isin(["launch", "graph"])
+    none = trace.calls["gpu_events"][starts] == 0
+    ids = trace.calls["correlation"][starts]
+    shared = none & (ids > 0) & ids.duplicated(keep=False)
     if shared.any() and len(calls):
         yield (
             f"{_count(int(shared.sum()), 'launch call')} without a GPU event, whose "
@@ -110,7 +111,7 @@ def _links(trace):
     lost = int((none & ~shared).sum()) - zero
     if lost > 0 and len(calls):
         yield (
-            f"{lost:,} of {_count(len(starts), 'launch call')} left no kernel in the trace: "
+            f"{lost:,} of {_count(len(ids), 'launch call')} left no kernel in the trace: "
             "records lost, captured into a graph, or not yet run when the profiler stopped."
         )
 

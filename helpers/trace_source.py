@@ -150,7 +150,7 @@ def _gunzip(pieces, lost):
 
 def _up_to_damage(member, data, size):
     """Yield what can be unpacked in smaller steps: an error takes all output of its step."""
-    size //= 64
+    size = max(1, size // 64)
     while data:
         before = member.copy()
         try:

@@ -2,9 +2,11 @@
 
 import json
 from decimal import Decimal, DecimalException
+from operator import itemgetter
 
 import numpy as np
 
+_FIELDS = ("cat", "name", "pid", "tid", "ts", "dur")
 _NO_ID = (-1, 2**32 - 1)  # how drivers write "none"; 2**64 - 1 does not fit and is none, too
 _EXACT_UP_TO = 2.0**50  # microseconds: above it a float64 is coarser than a nanosecond
 
@@ -28,19 +30,44 @@ class Codes(dict):
     def column(self, values):
         """Return the codes of names or ids."""
         try:
-            return np.array([self[value] for value in values], np.int32)
+            return np.fromiter(map(self.__getitem__, values), np.int32, len(values))
         except TypeError:  # a list or an object where a name belongs cannot be a key
             return np.array([self[text(value)] for value in values], np.int32)
 
     def json_column(self, values):
         """Return the codes of small JSON values, -1 for None; `seen` holds their JSON."""
         # A repr is the cheapest key of a nested list; JSON is made once for each distinct one.
-        keys = [repr(value) for value in values]
-        new = {k: v for k, v in zip(keys, values, strict=True) if k not in self}
-        for key, value in new.items():
-            none = value is None
-            self[key] = -1 if none else self.seen.setdefault(text(value), len(self.seen))
-        return np.array([self[key] for key in keys], np.int32)
+        keys = list(map(repr, values))
+        for key, value in dict(zip(keys, values, strict=True)).items():
+            if key not in self:
+                none = value is None
+                self[key] = -1 if none else self.seen.setdefault(text(value), len(self.seen))
+        return np.fromiter(map(self.__getitem__, keys), np.int32, len(keys))
+
+
+class Growing:
+    """A column that grows piece by piece; whole numbers take 32 bits until one needs 64."""
+
+    def __init__(self, dtype):
+        self._dtype = dtype
+        # Grows in place: pieces and the whole never lie in memory together.
+        self._bytes = bytearray()
+
+    def add(self, values):
+        """Append an array."""
+        if values.dtype == np.int64 and self._dtype == np.int32 and not _short(values):
+            self._bytes = bytearray(self.finish().astype(np.int64))
+            self._dtype = np.int64
+        self._bytes += values.astype(self._dtype, copy=False).tobytes()
+
+    def finish(self):
+        """Return the column as an array, without a copy."""
+        return np.frombuffer(self._bytes, self._dtype)
+
+
+def _short(values):
+    limits = np.iinfo(np.int32)
+    return limits.min <= values.min(initial=0) and values.max(initial=0) <= limits.max
 
 
 def text(value) -> str:
@@ -51,6 +78,32 @@ def text(value) -> str:
         value = json.dumps(value, separators=(",", ":"))
     # Half of a surrogate pair ("\ud800") is legal JSON, but nobody can print it.
     return value.encode("utf-8", "replace").decode()
+
+
+def by_field(events):
+    """Return {field: its value in each event} of one event or more."""
+    try:
+        columns = zip(*map(itemgetter(*_FIELDS), events), strict=True)
+        return dict(zip(_FIELDS, columns, strict=True))
+    except KeyError:  # an event lacks one
+        return {field: [event.get(field) for event in events] for field in _FIELDS}
+
+
+def plain(event):
+    """Return an event whose ids are hashable and whose arguments are an object."""
+    if not isinstance(event, dict):
+        return {}
+    args = event.get("args")
+    ids = {key: text(event[key]) for key in ("ph", "cat", "pid", "tid")
+           if isinstance(event.get(key), list | dict)}  # fmt: skip
+    return {**event, **ids, "args": args if isinstance(args, dict) else {}}
+
+
+def place_number(value, column):
+    """Return a device or stream number from a pid or tid (7, "7", "stream 7"), else -1."""
+    number = integers([str(value).rsplit(" ", 1)[-1]], -1)[0]
+    most = 1 << 16 if column == "device" else 1 << 62  # a large pid is a process, no device
+    return number if 0 <= number < most else -1
 
 
 def floats(values) -> np.ndarray:

@@ -21,7 +21,8 @@ from helpers.trace_file import KINDS, Events, TraceError, load
 from helpers.trace_gpu import gpu_tables
 from helpers.trace_launched import LAUNCHED
 from helpers.trace_notes import notes, why_no_kernels
-from helpers.trace_tables import Sound, host_tables
+from helpers.trace_sound import Sound
+from helpers.trace_tables import host_tables
 
 __all__ = ["Trace", "TraceError", "compare", "from_events", "read"]
 
@@ -139,13 +140,15 @@ def read(path_or_file) -> Trace:
 
     Raises TraceError for a file that is no trace, FileNotFoundError for one that is not there.
     """
-    return from_events(load(path_or_file))
+    return from_events(load(path_or_file), keep=False)
 
 
-def from_events(events: Events) -> Trace:
-    """Return the linked tables of decoded events."""
+def from_events(events: Events, keep=True) -> Trace:
+    """Return the linked tables of decoded events; keep=False uses these up, to save memory."""
     sound = Sound(events)
     tables = host_tables(sound)
+    if not keep:
+        events.drop("pid", "tid", "shapes", "types", "inputs", "sequence")
     tables |= gpu_tables(sound, tables["calls"], tables["ops"])
     kernels = int((events.kind == KINDS.index("kernel")).sum())
     trace = Trace(

@@ -37,6 +37,29 @@ def starting_costs_more(phases):
     return us["new shape"] < 0.8 * us["cold"]
 
 
+def on_the_cpu(table):
+    return table.pivot(index="phase", columns="dtype", values="us")
+
+
+def the_same_stations(table):
+    us, off = on_the_cpu(table), table.groupby("dtype")["off"].max()
+    worked = (us.drop(index=["autotune", "other"]) > 0).all(axis=None)
+    tuned = us.loc["autotune"].any()
+    covered = (us.loc["other"] <= 0.1 * us.sum()).all()
+    right = off["float32"] < 1e-5 and off["float64"] < 1e-13
+    return worked and not tuned and covered and right
+
+
+def trying_out_costs_more(table):
+    us = on_the_cpu(table).loc[["code generation", "Triton or C++ compile"]].sum()
+    return us["float32"] > 1.5 * us["float64"] > 0
+
+
+def compiling_cpp_is_most(table):
+    us = on_the_cpu(table)["float64"]
+    return us["Triton or C++ compile"] > 0.5 * us.sum() > 0
+
+
 def times(steps, what, column="wall_us"):
     return steps[steps.what.str.startswith(what)].set_index("how")[column]
 
@@ -157,6 +180,12 @@ COMPILE_CLAIMS = [
      new_shapes_miss, "05_first_calls"),
     ("05", "for the first compilation of a process starts the compiler, too",
      starting_costs_more, "05_first_calls"),
+    ("05", "The same stations, the C++ compiler in Triton's place", the_same_stations,
+     "05_cpu_first_call"),
+    ("05", "the first compilation also builds and loads small programs",
+     trying_out_costs_more, "05_cpu_first_call"),
+    ("05", "the float64 column shows what the function itself costs", compiling_cpp_is_most,
+     "05_cpu_first_call"),
     ("05", "One small operation leaves next to nothing to save",
      small_step_gains_nothing, "05_steps"),
     ("05", "Fusing saves GPU work", fusing_saves_gpu_work, "05_steps"),

@@ -17,13 +17,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from torch._inductor.exc import CppCompileError
 
 from helpers import compiling, compiling_phases
 from helpers.compiling import NOT_AVAILABLE, PHASES, break_even, explain, first_call, watch
 from helpers.fresh import in_fresh_process
 from helpers.profile_run import ProfileError
+from helpers.recording import recorded
 
 
 @pytest.fixture(autouse=True)
@@ -499,6 +502,68 @@ def test_cold_and_warm_first_calls_and_their_phases(tmp_path, monkeypatch):
     for phase in ("Inductor lowering", "code generation", "Triton or C++ compile"):
         assert cold["phases"][phase] > 0
     assert warm["phases"]["code generation"] == 0
+
+
+def test_without_a_cpp_compiler_one_line_says_so_and_the_recording_follows(
+    tmp_path, monkeypatch, capsys
+):
+    def measure():
+        return pd.DataFrame(in_fresh_process(compile_here))
+
+    monkeypatch.setenv("COURSE_MODE", "live")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "my-c++")
+    table = recorded("05_breaks", measure, cpu=True)
+    assert table.attrs["mode"] == "recorded"
+    failed, replayed = capsys.readouterr().out.splitlines()
+    which = "g++; on a Mac clang++, on Windows cl"
+    cause = f"no C++ compiler found: install one ({which}) or name yours in CXX"
+    assert failed.startswith("live measurement of 05_breaks failed (")
+    assert f": RuntimeError: {cause}'" in failed
+    assert failed.endswith("; showing the recording instead")
+    assert replayed.startswith("recorded on ")
+
+
+@pytest.mark.parametrize(
+    "said, told",
+    [
+        (
+            "/a/x.cpp:2:10: fatal error: Python.h: No such file or directory\n 2 | #include",
+            "(error: Python.h: No such file or directory): install python3-dev",
+        ),
+        (
+            "clang++: error: unsupported option '-fopenmp'",
+            "(error: unsupported option '-fopenmp'): name another in CXX",
+        ),
+        ("Killed", "(it did not say why): name another in CXX"),
+    ],
+)
+def test_a_failing_cpp_compiler_is_told_in_one_line(said, told):
+    def backend(graph, inputs):
+        raise CppCompileError(["g++", "-o", "error.so"], said)
+
+    with pytest.raises(RuntimeError) as caught:
+        first_call(torch.compile(layer, backend=backend), torch.ones(3))
+    assert str(caught.value) == f"the C++ compiler failed {told}"
+    assert said in str(caught.value.__cause__)
+
+
+def test_a_compiler_that_may_not_be_run_counts_as_none(monkeypatch):
+    def backend(graph, inputs):
+        raise PermissionError(13, "Permission denied", "")
+
+    monkeypatch.setenv("CXX", "")
+    with pytest.raises(RuntimeError, match="^no C\\+\\+ compiler found: "):
+        first_call(torch.compile(layer, backend=backend), torch.ones(3))
+
+
+def test_other_errors_of_a_backend_stay_as_they_are():
+    def backend(graph, inputs):
+        raise RuntimeError("a compiler of its own")
+
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="of its own"):
+        first_call(torch.compile(layer, backend=backend), torch.ones(3))
 
 
 # ---------------------------------------------------------------- does it pay

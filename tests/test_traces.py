@@ -137,6 +137,24 @@ def test_how_many_steps_there_are(case):
     assert h.trace().step_count == count
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_ids_of_one_call_each_are_linked_as_all_others_are(seed):
+    random = np.random.default_rng(seed)
+    ids, size = random.permutation(40)[:30], 30
+    calls = {"correlation": ids, "start": np.sort(random.integers(0, 90, size).astype(float)),
+             "pid": np.ones(size, int), "single": random.random(size) < 0.7}  # fmt: skip
+    calls["graph"] = ~calls["single"]
+    gpu = {"correlation": random.integers(0, 45, 60), "device": random.integers(0, 2, 60)}
+    gpu["start"] = random.integers(0, 99, 60).astype(float)
+    twice = {"correlation": [99, 99], "start": [1.0, 2.0], "pid": [1, 1], "single": [True] * 2,
+             "graph": [False] * 2}  # fmt: skip
+    with_twice = {name: np.append(calls[name], twice[name]) for name in calls}
+    found = links.link(calls, gpu)
+    assert found.tolist() == links.link(with_twice, gpu).tolist()
+    rows = {int(id): row for row, id in enumerate(ids) if id}
+    assert found.tolist() == [rows.get(int(id), -1) for id in gpu["correlation"]]
+
+
 def linked(calls, gpu, single=None):
     """Rows of calls for GPU events: (correlation, start, pid) for (.., .., device)."""
     names = ("correlation", "start")
