@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from compile_claims import COMPILE_CLAIMS
+from kernel_claims import KERNEL_CLAIMS
+from linear_claims import LINEAR_CLAIMS
 from memory_claims import MEMORY_CLAIMS
 from trace_claims import TRACE_CLAIMS, other_traces
 
@@ -206,7 +208,7 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
      gain_is_where_the_gpu_works, "02_rung"),
 ]
 # fmt: on
-CLAIMS += TRACE_CLAIMS + MEMORY_CLAIMS + COMPILE_CLAIMS
+CLAIMS += TRACE_CLAIMS + MEMORY_CLAIMS + COMPILE_CLAIMS + LINEAR_CLAIMS + KERNEL_CLAIMS
 
 
 def distortions(value):
@@ -291,7 +293,8 @@ cpu_gpu_lane_offset
 matmul_add_4096: self_cpu_time_total self_cuda_time_total step_host_eager step_host_compiled
 matmul_add_4096_compiled: memcpy_dtod_bias
 matmul_4096: kernel_typical kernel_mean_of_5
-geglu_mlp_8192x768x3072: gate_gemm up_gemm down_gemm gelu_mul_inductor
+geglu_mlp_8192x768x3072: gate_gemm up_gemm down_gemm gelu_mul_inductor gelu_mul_liger
+kernels_eager
 python_adds: rate
 pytorch_dispatch: rate
 a100_during_one_python_op: flops

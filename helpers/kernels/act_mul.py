@@ -25,7 +25,7 @@ def act_mul(g, u, activation="gelu_tanh"):
     ValueError for shapes that differ or an unknown activation, TypeError for what is no
     floating-point tensor. Built by hand in notebook 08.
     """
-    check_tensors("act_mul", g=g, u=u)
+    check_tensors("act_mul", dict(g=g, u=u))
     activations.check_activation("act_mul", activation)
     if g.shape != u.shape:
         raise ValueError(f"act_mul: g is {tuple(g.shape)} but u is {tuple(u.shape)}")
@@ -143,7 +143,11 @@ def _setup(ctx, inputs, output):
 def _backward(ctx, grad):
     g, u = ctx.saved_tensors
     dg, du = act_mul_backward(grad, g, u, ctx.activation)
-    return dg if ctx.needs_input_grad[0] else None, du if ctx.needs_input_grad[1] else None, None
+    return (
+        dg if ctx.needs_input_grad[0] else None,
+        du if ctx.needs_input_grad[1] else None,
+        None,
+    )
 
 
 _act_mul.register_autograd(_backward, setup_context=_setup)

@@ -84,7 +84,7 @@ def _sigmoid(x):
 
 @triton.jit
 def _normal_cdf(x):
-    """(1 + erf(x / sqrt 2)) / 2 to 8e-8 (Abramowitz and Stegun 7.1.26); tl.erf takes far longer."""
+    """(1 + erf(x / sqrt 2)) / 2 to 8e-8: Abramowitz and Stegun 7.1.26. tl.erf takes longer."""
     z = tl.abs(x) * 0.7071067811865476
     t = _reciprocal(1.0 + 0.3275911 * z)
     p = 0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)

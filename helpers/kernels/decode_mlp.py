@@ -5,6 +5,7 @@ H, and the sum of its parts in a fixed order, so that two runs give the same bit
 phases all programs wait for one another. Built by hand in notebook 08.
 """
 
+import functools
 from typing import Optional
 
 import torch
@@ -17,8 +18,8 @@ from helpers.kernels.support import HALF, tl, triton
 
 Tensor, Maybe = torch.Tensor, Optional[torch.Tensor]
 MAX_TOKENS = 64
-CONFIG = dict(BN1=32, BK1=128, BN2=32, BK2=128, num_warps=4, num_stages=4, AHEAD=16)
-SMALL = dict(BN1=16, BK1=32, BN2=16, BK2=32, num_warps=4, num_stages=2, AHEAD=0)
+CONFIG = dict(BN1=32, BK1=128, BN2=32, BK2=128, num_warps=4, num_stages=4)
+SMALL = dict(BN1=16, BK1=32, BN2=16, BK2=32, num_warps=4, num_stages=2)
 
 
 def decode_mlp(
@@ -32,7 +33,7 @@ def decode_mlp(
     """
     where = "decode_mlp"
     named = dict(x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    support.check_tensors(where, **named, b_gate=b_gate, b_up=b_up, b_down=b_down)
+    support.check_tensors(where, named, dict(b_gate=b_gate, b_up=b_up, b_down=b_down))
     activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
@@ -71,29 +72,25 @@ def everyone(barrier_ptr):
     others = tl.num_programs(0).to(tl.uint32) - one
     add = tl.where(tl.program_id(0) == 0, flip - others, one)
     before = tl.atomic_add(barrier_ptr, add, sem="acq_rel")
+    now = before
     waiting = True
     while waiting:
         now = tl.load(barrier_ptr, volatile=True)
         waiting = ((before ^ now) & flip) == 0
+    tl.inline_asm_elementwise(
+        "fence.acq_rel.gpu; mov.u32 $0, $1;", "=r,r", [now], dtype=tl.uint32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
     tl.debug_barrier()
 
 
 @triton.jit
-def prefetch(ptrs, mask):
-    """Ask for the 128 bytes at each pointer in L2, and do not wait for them."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-        "=r,l,r", [ptrs.to(tl.int64), mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
 def decode_kernel(
-    x_ptr, wg_ptr, wu_ptr, wd_ptr, bg_ptr, bu_ptr, bd_ptr, h_ptr, part_ptr, out_ptr, barrier_ptr,
-    M, D, H, OUT, x_row, wg_row, wu_row, wd_row,
+    x_ptr, wg_ptr, wu_ptr, wd_ptr, bg_ptr, bu_ptr, bd_ptr,
+    h_ptr, part_ptr, out_ptr, barrier_ptr, M, D, H, OUT, x_row, wg_row, wu_row, wd_row,
     ACTIVATION: tl.constexpr,
     BM: tl.constexpr, BN1: tl.constexpr, BK1: tl.constexpr, BN2: tl.constexpr,
-    BK2: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, PHASE: tl.constexpr,
+    BK2: tl.constexpr, SPLIT: tl.constexpr, PHASE: tl.constexpr,
 ):  # fmt: skip
     """All three phases (PHASE 0) or one of them (1, 2, 3); rows of consecutive elements.
 
@@ -111,10 +108,12 @@ def decode_kernel(
             for k in range(0, D, BK1):
                 left = k + ks < D
                 inside = (cols[:, None] < H) & left[None, :]
-                x = tl.load(x_ptr + rows[:, None] * x_row + (k + ks)[None, :],
+                at = wide[:, None] * wg_row + (k + ks)[None, :]
+                x = tl.load(x_ptr + rows.to(tl.int64)[:, None] * x_row + (k + ks)[None, :],
                             (rows[:, None] < M) & left[None, :], other=0.0)  # fmt: skip
-                wg = tl.load(wg_ptr + wide[:, None] * wg_row + (k + ks)[None, :], inside, other=0.0)
-                wu = tl.load(wu_ptr + wide[:, None] * wu_row + (k + ks)[None, :], inside, other=0.0)
+                wg = tl.load(wg_ptr + at, inside, other=0.0)
+                at = wide[:, None] * wu_row + (k + ks)[None, :]
+                wu = tl.load(wu_ptr + at, inside, other=0.0)
                 g = tl.dot(x, wg.T, g, input_precision="ieee")
                 u = tl.dot(x, wu.T, u, input_precision="ieee")
             if bg_ptr is not None:
@@ -125,12 +124,6 @@ def decode_kernel(
             h = (activate(g, ACTIVATION) * u).to(dtype)
             tl.store(h_ptr + rows[:, None] * H + cols[None, :], h, mask)
     if PHASE == 0:
-        if AHEAD > 0:  # start on the next weight while the last programs finish this phase
-            share = tl.cdiv(tl.cdiv(H, SPLIT), BK2) * BK2
-            cols = tl.program_id(0) // SPLIT * BN2 + tl.arange(0, BN2)
-            at = tl.program_id(0) % SPLIT * share + 64 * tl.arange(0, AHEAD)
-            ptrs = wd_ptr + cols.to(tl.int64)[:, None] * wd_row + at[None, :]
-            prefetch(ptrs, (cols[:, None] < OUT) & (at[None, :] < H))
         everyone(barrier_ptr)
     if (PHASE == 0) | (PHASE == 2):  # parts of h wd^T, each from its own share of H
         ks = tl.arange(0, BK2)
@@ -180,8 +173,8 @@ def split(out, h, programs, config):
 class Launch:
     """decode_mlp for inputs like `x` (M, D): sizes, workspace and launch worked out once.
 
-    Calling it with such an input (shape, strides, alignment, device, stream) costs the host one
-    allocation and one launch. RuntimeError where this GPU or these strides rule it out.
+    Calling it with such an input (shape, strides, alignment, device, stream) costs the host
+    one allocation and one launch. RuntimeError where this GPU or these strides rule it out.
     """
 
     def __init__(self, x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
@@ -197,7 +190,7 @@ class Launch:
         self.barrier = torch.zeros(1, dtype=torch.uint32, device=x.device)
         self.sms = support.properties(x.device).multi_processor_count
         self.tries = [] if support.INTERPRETED else [2, 1] if bm == 16 else [1]
-        self.bm, self.activation, self.compiled = bm, activation, None
+        self.bm, self.activation, self.start = bm, activation, None
         self._fix(self.tries[0] if self.tries else 1, x)
 
     def _fix(self, per_sm, x):
@@ -206,7 +199,7 @@ class Launch:
         parts = split(out, h, self.programs, self.options)
         self.partial = x.new_empty((parts, m, out), dtype=torch.float32)
         blocks = (self.options[name] for name in ("BN1", "BK1", "BN2", "BK2"))
-        self.fixed = (self.activation, self.bm, *blocks, parts, self.options["AHEAD"])
+        self.fixed = (self.activation, self.bm, *blocks, parts)
 
     def _arguments(self, x, y, phase):
         work = (self.hidden, self.partial, y, self.barrier)
@@ -214,10 +207,11 @@ class Launch:
 
     def __call__(self, x):
         y = x.new_empty(self.shape)
-        if self.compiled is None:
+        if self.start is None:
             self._first(x, y)
-        else:  # the compiled kernel itself: finding it again costs more than starting it
-            self.compiled(*self._arguments(x, y, 0))
+        else:
+            start, weights, hidden, partial, barrier, rest = self.start
+            start(x.data_ptr(), *weights, hidden, partial, y.data_ptr(), barrier, *rest)
         return y
 
     def _first(self, x, y):
@@ -229,7 +223,7 @@ class Launch:
                 compiled = decode_kernel[(self.programs,)](
                     *self._arguments(x, y, 0), launch_cooperative_grid=True, **options
                 )
-                self.compiled = compiled[(self.programs, 1, 1)]
+                self._keep(compiled, x)
                 return
             except RuntimeError as error:  # Triton has no class of its own for it
                 if "cooperative" not in str(error):
@@ -237,6 +231,19 @@ class Launch:
             self.tries.pop(0)
         for phase in (1, 2, 3):  # no room, or the interpreter: nobody waits for anybody
             decode_kernel[(self.programs,)](*self._arguments(x, y, phase), **options)
+
+    def _keep(self, compiled, x):
+        """Keep the launch: finding the kernel and asking for pointers cost more than it."""
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        start = functools.partial(compiled[(self.programs, 1, 1)], stream=stream)
+        address = functools.partial(map, lambda t: None if t is None else t.data_ptr())
+        work = address((self.hidden, self.partial, self.barrier))
+        self.start = (
+            start,
+            tuple(address(self.weights)),
+            *work,
+            (*self.sizes, *self.fixed, 0),
+        )
 
 
 def prepare(x, *arguments):
@@ -252,8 +259,8 @@ _launches = {}
 
 def launch(x, *arguments):
     """The Launch for inputs like x (M, D) on this stream: a new one, or one of the last 64."""
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():  # its workspace belongs to the graph
-        return Launch(x, *arguments)
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return Launch(x, *arguments)  # its workspace belongs to the graph
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     *tensors, activation = arguments
     key = [(t.data_ptr(), t.shape, t.stride()) for t in tensors if t is not None]
@@ -287,7 +294,8 @@ def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
         support.note("torch")
         return reference(x, w_gate, w_up, w_down, activation, *biases)
     support.note("decode")
-    y = launch(flat, w_gate, w_up, w_down, *biases, activation)(flat)
+    with support.on(x):
+        y = launch(flat, w_gate, w_up, w_down, *biases, activation)(flat)
     return y.view(*x.shape[:-1], w_down.shape[0])
 
 

@@ -13,7 +13,6 @@ from helpers.kernels.decode_mlp import MAX_TOKENS, decode_mlp, prepare, refuses
 from helpers.kernels.gate_up_glu import gate_up_glu
 from helpers.kernels.gate_up_glu import reference as stage_reference
 
-PARAMETER = nn.Parameter
 SHAPES = 32  # prepared shapes a module keeps
 SMALL_FLOPS = 3e11  # above, no launch matters: the H200 needs 400 us for them
 MODULES = {nn.SiLU: "silu", nn.ReLU: "relu"}
@@ -34,9 +33,10 @@ class FusedMLP(nn.Module):
 
     The three layers are plain nn.Linear, with or without biases, and stay the module's own:
     load, train and move them as ever. x is (..., D), of any strides. Which path is fastest is
-    measured: on a shape's first calls, then remembered. Few tokens on CUDA, without gradients:
-    one launch (decode_mlp), or a CUDA graph of the module's own after a shape's third call.
-    What the kernels cannot take, torch computes. Built by hand in notebook 08.
+    measured on a shape's first calls, then remembered. Without gradients, and where the work
+    is small beside its launches, the third call of a shape prepares the next ones: a CUDA
+    graph, or decode_mlp's one launch. What the kernels cannot take, torch computes. See
+    notebook 08.
     """
 
     def __init__(self, gate_proj, up_proj, down_proj, activation="gelu_tanh"):
@@ -111,7 +111,9 @@ class FusedMLP(nn.Module):
             return None
         for layer in self._layers():
             weight, bias = layer._parameters["weight"], layer._parameters["bias"]
-            if layer._forward_hooks or layer._forward_pre_hooks or type(weight) is not PARAMETER:
+            if layer._forward_hooks or layer._forward_pre_hooks:
+                return None
+            if type(weight) is not nn.Parameter:
                 return None
             if grad and (weight.requires_grad or bias is not None and bias.requires_grad):
                 return None
@@ -119,6 +121,8 @@ class FusedMLP(nn.Module):
             if bias is not None:
                 key += [bias.data_ptr(), bias.stride(), bias.dtype]
         if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
+            return None
+        if torch.cuda.current_device() != x.device.index:
             return None
         stream = torch._C._cuda_getCurrentRawStream(x.device.index)
         return (*key, x.data_ptr() % 16, stream)
@@ -136,18 +140,21 @@ class FusedMLP(nn.Module):
         return y
 
     def _prepare(self, key, x):
-        weights = [layer.weight for layer in self._layers()]
-        biases = [layer.bias for layer in self._layers()]
+        parameters = self._parameters_in_order()
         ways = {"as ever": self._compute}
         with torch.inference_mode(False), torch.no_grad():
-            if not refuses(support.rows(x), *weights):
-                ways["decode"] = prepare(x, *weights, *biases, self.activation)
-            if not support.refuses(x, *weights):
-                ways["graph"] = Graph(self._compute, x)
-            chosen = tuning.fastest({name: functools.partial(f, x) for name, f in ways.items()})
-        self._ready[key] = ways[chosen]
+            if not refuses(support.rows(x), *parameters[:3]):
+                ways["decode"] = prepare(x, *parameters, self.activation)
+            if not support.refuses(x, *parameters[:3]):
+                ways["graph"] = Graph(self._stages, x)
+            calls = {name: functools.partial(run, x) for name, run in ways.items()}
+            self._ready[key] = ways[tuning.fastest(calls)]
         while len(self._ready) > SHAPES:
             self._ready.popitem(last=False)
+
+    def _parameters_in_order(self):
+        layers = self._layers()
+        return [layer.weight for layer in layers] + [layer.bias for layer in layers]
 
     def _compute(self, x):
         gate, up, down = self._layers()
@@ -155,11 +162,15 @@ class FusedMLP(nn.Module):
             return down(activations.apply(gate(x), self.activation) * up(x))
         if x.shape[-1:] != gate.weight.shape[1:]:
             raise ValueError(f"FusedMLP: x is {tuple(x.shape)}, not (..., {gate.in_features})")
-        weights = (gate.weight, up.weight, down.weight)
         few = x.shape[:-1].numel() <= MAX_TOKENS
-        if few and not support.wants_grad(x, *self.parameters()):
-            biases = (gate.bias, up.bias, down.bias)
-            return decode_mlp(x, *weights, self.activation, *biases)
+        if not few or support.wants_grad(x, *self.parameters()):
+            return self._stages(x)
+        parameters = self._parameters_in_order()
+        return decode_mlp(x, *parameters[:3], self.activation, *parameters[3:])
+
+    def _stages(self, x):
+        """gate and up with their activation, then down."""
+        gate, up, down = self._layers()
         h = gate_up_glu(x, gate.weight, up.weight, self.activation, gate.bias, up.bias)
         return F.linear(h, down.weight, down.bias)
 
@@ -167,7 +178,7 @@ class FusedMLP(nn.Module):
 class Graph:
     """fn(x) captured in a CUDA graph; a call copies x in, replays, and copies the result out.
 
-    So the caller owns what he gets, and may give any x of the same shape and dtype. One stream.
+    So the caller owns the result, and may give any x of the same shape and dtype. One stream.
     """
 
     def __init__(self, fn, x):
@@ -208,7 +219,8 @@ def _activation_of(mlp):
             found = FUNCTIONS.get(told)
         if found:
             return found
-        raise ValueError(f"from_module: {holder} is {told!r}, none of {activations.ACTIVATIONS}")
+        known = ", ".join(activations.ACTIVATIONS)
+        raise ValueError(f"from_module: {holder} is {told!r}, none of {known}")
     raise ValueError(
         f"from_module: {type(mlp).__name__} does not say which activation it has (looked for "
         f"{', '.join(HOLDERS)}); name it: FusedMLP(gate, up, down, activation=...)"
@@ -232,7 +244,8 @@ def _must_agree(mlp, fused):
     finally:
         mlp.train(training)
     if not isinstance(theirs, torch.Tensor) or theirs.shape != ours.shape:
-        raise ValueError(f"from_module: {type(mlp).__name__} does not return one tensor like x")
+        kind = type(mlp).__name__
+        raise ValueError(f"from_module: {kind} does not return one tensor like its input")
     error = (theirs.double() - ours.double()).norm() / ours.double().norm()
     if not error <= 2e-2:
         raise ValueError(

@@ -1,7 +1,7 @@
 """act(x Wg^T) * (x Wu^T): two matmuls and their activation in one kernel.
 
-On Hopper and later one TMA load brings eight rows of one weight, eight of the other, and so on:
-the descriptor has four dimensions, and the stride of the second is the distance of the two
+On Hopper and later one TMA load brings eight rows of one weight, eight of the other, and so
+on: the descriptor has four dimensions, and the stride of the second is the distance of the two
 tensors in memory. So each matmul instruction is as wide as a single GEMM's, and g and u of one
 element end in the same thread. Elsewhere pointers and two accumulators. See notebook 08.
 """
@@ -20,9 +20,10 @@ from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
 Tensor, Maybe = torch.Tensor, Optional[torch.Tensor]
 # BN counts hidden columns: the matmul instruction is twice as wide.
 TMA = {
-    "128x128": dict(BM=128, BN=128, BK=64, num_warps=8, num_stages=3),
-    "128x64": dict(BM=128, BN=64, BK=64, num_warps=4, num_stages=3),
-    "64x128": dict(BM=64, BN=128, BK=64, num_warps=4, num_stages=4),
+    # Two programs an SM: one's epilogue runs during the other's matmul.
+    "128x64": dict(BM=128, BN=64, BK=64, num_warps=4, num_stages=3, per_sm=2),
+    "128x128": dict(BM=128, BN=128, BK=64, num_warps=8, num_stages=4, per_sm=1),
+    "64x64": dict(BM=64, BN=64, BK=64, num_warps=4, num_stages=4, per_sm=2),
 }
 POINTER = {
     "128x64": dict(BM=128, BN=64, BK=32, num_warps=8, num_stages=3),
@@ -35,14 +36,14 @@ SMALL = dict(BM=16, BN=16, BK=32, num_warps=4, num_stages=2)  # under the interp
 def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None):
     """Return act(x w_gate^T + b_gate) * (x w_up^T + b_up), x (..., D), weights (H, D).
 
-    fp32 accumulation, one rounding at the end; without gradients neither g nor u is kept. FLOPs
-    4 M D H; bytes at least those of x, both weights and the output. Differentiable once.
+    fp32 accumulation, one rounding at the end; without gradients neither g nor u is kept.
+    FLOPs 4 M D H; bytes at least those of x, both weights and the output. Differentiable once.
     ValueError for shapes that do not fit, TypeError for what is no floating-point tensor.
     Built by hand in notebook 08.
     """
     where = "gate_up_glu"
     support.check_tensors(
-        where, x=x, w_gate=w_gate, w_up=w_up, b_gate=b_gate, b_up=b_up
+        where, dict(x=x, w_gate=w_gate, w_up=w_up), dict(b_gate=b_gate, b_up=b_up)
     )
     activations.check_activation(where, activation)
     if x.ndim == 0:
@@ -68,7 +69,7 @@ def reference(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None):
 
 @triton.jit
 def place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column of a tile: GROUP rows of tiles at a time, so that L2 serves the weights."""
+    """Row and column of a tile: GROUP rows of tiles at a time, so L2 serves the weights."""
     first = tile // (GROUP * tiles_n) * GROUP
     rows = min(tiles_m - first, GROUP)
     inside = tile % (GROUP * tiles_n)
@@ -88,7 +89,8 @@ def glu_tma_kernel(
     """
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+    step = tl.num_programs(0)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, step, flatten=True):
         row, col = place(tile, tiles_m, tiles_n, GROUP)
         acc = tl.zeros((BM, 2 * BN), tl.float32)
         for k in range(0, K, BK):
@@ -125,33 +127,31 @@ def glu_pointer_kernel(
     rows = (row * BM + tl.arange(0, BM)).to(tl.int64)
     cols = (col * BN + tl.arange(0, BN)).to(tl.int64)
     ks = tl.arange(0, BK).to(tl.int64)
-    x_ptrs = x_ptr + rows[:, None] * x_row + ks[None, :] * x_col
-    wg_ptrs = wg_ptr + cols[None, :] * wg_row + ks[:, None] * wg_col
-    wu_ptrs = wu_ptr + cols[None, :] * wu_row + ks[:, None] * wu_col
+    x_ptrs = x_ptr + rows[:, None] * x_row
+    wg_ptrs = wg_ptr + cols[None, :] * wg_row
+    wu_ptrs = wu_ptr + cols[None, :] * wu_row
     g = tl.zeros((BM, BN), tl.float32)
     u = tl.zeros((BM, BN), tl.float32)
     for k in range(0, K, BK):
-        left = ks < K - k
-        x = tl.load(x_ptrs, (rows[:, None] < M) & left[None, :], other=0.0)
-        inside = (cols[None, :] < N) & left[:, None]
-        wg = tl.load(wg_ptrs, inside, other=0.0)
-        wu = tl.load(wu_ptrs, inside, other=0.0)
+        at = k + ks
+        x_mask = (rows[:, None] < M) & (at[None, :] < K)
+        w_mask = (cols[None, :] < N) & (at[:, None] < K)
+        x = tl.load(x_ptrs + at[None, :] * x_col, x_mask, other=0.0)
+        wg = tl.load(wg_ptrs + at[:, None] * wg_col, w_mask, other=0.0)
+        wu = tl.load(wu_ptrs + at[:, None] * wu_col, w_mask, other=0.0)
         g = tl.dot(x, wg, g, input_precision="ieee")
         u = tl.dot(x, wu, u, input_precision="ieee")
-        x_ptrs += BK * x_col
-        wg_ptrs += BK * wg_col
-        wu_ptrs += BK * wu_col
     if bg_ptr is not None:
         g += tl.load(bg_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
     if bu_ptr is not None:
         u += tl.load(bu_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-    at = rows[:, None] * N + cols[None, :]
+    out = rows[:, None] * N + cols[None, :]
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     dtype = h_ptr.dtype.element_ty
     if g_ptr is not None:
-        tl.store(g_ptr + at, g.to(dtype), mask)
-        tl.store(u_ptr + at, u.to(dtype), mask)
-    tl.store(h_ptr + at, (activate(g, ACTIVATION) * u).to(dtype), mask)
+        tl.store(g_ptr + out, g.to(dtype), mask)
+        tl.store(u_ptr + out, u.to(dtype), mask)
+    tl.store(h_ptr + out, (activate(g, ACTIVATION) * u).to(dtype), mask)
 
 
 def aligned(t):
@@ -226,7 +226,7 @@ def ways(x, w_gate, w_up):
         return {"pointer": (run_pointer, SMALL)} | {PLAIN: None}
     few, found = x.shape[0] <= 64, {}
     if can_tma(x, w_gate, w_up):
-        names = ["64x128"] if few else TMA
+        names = ["64x64"] if few else TMA
         found = {f"tma {name}": (run_tma, TMA[name]) for name in names}
     if few or not found:
         names = ["16x64"] if x.shape[0] <= 16 else ["64x64"] if few else ["128x64", "64x64"]
@@ -263,7 +263,8 @@ def compute(x, w_gate, w_up, b_gate, b_up, activation, keep):
 
 
 def _forward(x, w_gate, w_up, b_gate, b_up, activation):
-    h, _, _ = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, False)
+    with support.on(x):
+        h, _, _ = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, False)
     return h.view(*x.shape[:-1], w_gate.shape[0])
 
 
@@ -283,7 +284,8 @@ def _(x, w_gate, w_up, b_gate, b_up, activation):
 def _training(
     x: Tensor, w_gate: Tensor, w_up: Tensor, b_gate: Maybe, b_up: Maybe, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    outs = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, True)
+    with support.on(x):
+        outs = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, True)
     return tuple(out.view(*x.shape[:-1], w_gate.shape[0]) for out in outs)
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import activations, support, tuning
+from helpers.kernels import support, tuning
 from helpers.kernels.activations import activate
 from helpers.kernels.gate_up_glu import aligned, place
 from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
@@ -14,8 +14,8 @@ from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
 Tensor, Maybe = torch.Tensor, Optional[torch.Tensor]
 GELU = {"tanh": "gelu_tanh", "none": "gelu_erf"}
 TMA = {
-    "128x256": dict(BM=128, BN=256, BK=64, num_warps=8, num_stages=3),
-    "128x128": dict(BM=128, BN=128, BK=64, num_warps=4, num_stages=3),
+    "128x128": dict(BM=128, BN=128, BK=64, num_warps=4, num_stages=3, per_sm=2),
+    "128x256": dict(BM=128, BN=256, BK=64, num_warps=8, num_stages=3, per_sm=1),
 }
 POINTER = {
     "128x128": dict(BM=128, BN=128, BK=32, num_warps=8, num_stages=3),
@@ -29,12 +29,12 @@ def linear_gelu(x, weight, bias=None, approximate="tanh"):
     """Return gelu(x weight^T + bias), x (..., D), weight (H, D), bias (H,) or None.
 
     `approximate` as in torch: "tanh" or "none" (erf). fp32 accumulation, one rounding;
-    with gradients the pre-activation is kept. FLOPs 2 M D H. Differentiable once. ValueError
+    with gradients the pre-activation is kept. FLOPs 2 M D H. Differentiable. ValueError
     for shapes that do not fit, TypeError for what is no floating-point tensor. The plain
     version is built by hand in notebook 07.
     """
     where = "linear_gelu"
-    support.check_tensors(where, x=x, weight=weight, bias=bias)
+    support.check_tensors(where, dict(x=x, weight=weight), dict(bias=bias))
     if approximate not in GELU:
         raise ValueError(f'{where}: approximate is "tanh" or "none", not {approximate!r}')
     if x.ndim == 0:
@@ -65,7 +65,8 @@ def linear_gelu_tma_kernel(
     """Persistent: a program takes every num_programs-th tile, its epilogue hidden by loads."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+    step = tl.num_programs(0)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, step, flatten=True):
         row, col = place(tile, tiles_m, tiles_n, GROUP)
         z = tl.zeros((BM, BN), tl.float32)
         for k in range(0, K, BK):
@@ -75,9 +76,15 @@ def linear_gelu_tma_kernel(
         if b_ptr is not None:
             cols = col * BN + tl.arange(0, BN)
             z += tl.load(b_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+        # In halves: a buffer half as large leaves room for a second program on the SM, whose
+        # matmul runs during this one's epilogue.
+        left, right = tl.split(z.reshape(BM, 2, BN // 2).permute(0, 2, 1))
         if z_desc is not None:
-            z_desc.store([row * BM, col * BN], z.to(y_desc.dtype))
-        y_desc.store([row * BM, col * BN], activate(z, ACTIVATION).to(y_desc.dtype))
+            z_desc.store([row * BM, col * BN], left.to(y_desc.dtype))
+            z_desc.store([row * BM, col * BN + BN // 2], right.to(y_desc.dtype))
+        y_desc.store([row * BM, col * BN], activate(left, ACTIVATION).to(y_desc.dtype))
+        right = activate(right, ACTIVATION).to(y_desc.dtype)
+        y_desc.store([row * BM, col * BN + BN // 2], right)
 
 
 @triton.jit
@@ -91,23 +98,23 @@ def linear_gelu_pointer_kernel(
     rows = (row * BM + tl.arange(0, BM)).to(tl.int64)
     cols = (col * BN + tl.arange(0, BN)).to(tl.int64)
     ks = tl.arange(0, BK).to(tl.int64)
-    x_ptrs = x_ptr + rows[:, None] * x_row + ks[None, :] * x_col
-    w_ptrs = w_ptr + cols[None, :] * w_row + ks[:, None] * w_col
+    x_ptrs = x_ptr + rows[:, None] * x_row
+    w_ptrs = w_ptr + cols[None, :] * w_row
     z = tl.zeros((BM, BN), tl.float32)
     for k in range(0, K, BK):
-        left = ks < K - k
-        x = tl.load(x_ptrs, (rows[:, None] < M) & left[None, :], other=0.0)
-        w = tl.load(w_ptrs, (cols[None, :] < N) & left[:, None], other=0.0)
+        at = k + ks
+        x_mask = (rows[:, None] < M) & (at[None, :] < K)
+        w_mask = (cols[None, :] < N) & (at[:, None] < K)
+        x = tl.load(x_ptrs + at[None, :] * x_col, x_mask, other=0.0)
+        w = tl.load(w_ptrs + at[:, None] * w_col, w_mask, other=0.0)
         z = tl.dot(x, w, z, input_precision="ieee")
-        x_ptrs += BK * x_col
-        w_ptrs += BK * w_col
     if b_ptr is not None:
         z += tl.load(b_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-    at = rows[:, None] * N + cols[None, :]
+    out = rows[:, None] * N + cols[None, :]
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     if z_ptr is not None:
-        tl.store(z_ptr + at, z.to(y_ptr.dtype.element_ty), mask)
-    tl.store(y_ptr + at, activate(z, ACTIVATION).to(y_ptr.dtype.element_ty), mask)
+        tl.store(z_ptr + out, z.to(y_ptr.dtype.element_ty), mask)
+    tl.store(y_ptr + out, activate(z, ACTIVATION).to(y_ptr.dtype.element_ty), mask)
 
 
 def can_tma(x, weight):
@@ -123,13 +130,15 @@ def run_tma(x, weight, bias, activation, y, z, *, BM, BN, BK, **options):
     """Launch the descriptor kernel on x (M, D); z is None or kept as well."""
     (m, k), n = x.shape, weight.shape[0]
     y_desc, z_desc = (
-        None if t is None else TensorDescriptor(t, [m, n], [n, 1], [BM, BN]) for t in (y, z)
+        None if t is None else TensorDescriptor(t, [m, n], [n, 1], [BM, BN // 2])
+        for t in (y, z)
     )
     programs = support.properties(x.device).multi_processor_count * options.pop("per_sm", 1)
     linear_gelu_tma_kernel[(min(programs, triton.cdiv(m, BM) * triton.cdiv(n, BN)),)](
         TensorDescriptor(x, [m, k], [x.stride(0), 1], [BM, BK]),
         TensorDescriptor(weight, [n, k], [weight.stride(0), 1], [BN, BK]),
-        y_desc, z_desc, bias, m, n, k, ACTIVATION=activation, BM=BM, BN=BN, BK=BK, GROUP=8, **options,
+        y_desc, z_desc, bias, m, n, k, ACTIVATION=activation, BM=BM, BN=BN, BK=BK, GROUP=8,
+        **options,
     )  # fmt: skip
 
 
@@ -147,14 +156,17 @@ def ways(x, weight):
     if support.INTERPRETED or x.dtype not in HALF:
         return {"pointer": (run_pointer, SMALL)} | {PLAIN: None}
     if can_tma(x, weight):
-        found = {f"tma {name}": (run_tma, config) for name, config in TMA.items()}
+        names = (
+            TMA if support.capability(x.device) < (10, 0) else ["128x256"]
+        )  # 128x128 spills
+        found = {f"tma {name}": (run_tma, TMA[name]) for name in names}
     else:
         found = {f"pointer {name}": (run_pointer, config) for name, config in POINTER.items()}
     return found | {PLAIN: None}
 
 
 def compute(x, weight, bias, approximate, keep):
-    """(y, z) for x (M, D) by the fastest path; z, the pre-activation, is None unless `keep`."""
+    """(y, z) for x (M, D) by the fastest path; the pre-activation z is None unless `keep`."""
     bias = None if bias is None else bias.contiguous()
 
     def run(way):
@@ -177,7 +189,8 @@ def compute(x, weight, bias, approximate, keep):
 
 
 def _forward(x, weight, bias, approximate):
-    y, _ = compute(support.rows(x), weight, bias, approximate, False)
+    with support.on(x):
+        y, _ = compute(support.rows(x), weight, bias, approximate, False)
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -195,7 +208,8 @@ def _(x, weight, bias, approximate):
 def _training(
     x: Tensor, weight: Tensor, bias: Maybe, approximate: str
 ) -> tuple[Tensor, Tensor]:
-    outs = compute(support.rows(x), weight, bias, approximate, True)
+    with support.on(x):
+        outs = compute(support.rows(x), weight, bias, approximate, True)
     return tuple(out.view(*x.shape[:-1], weight.shape[0]) for out in outs)
 
 
@@ -210,11 +224,13 @@ def _setup(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, grad, _z):
-    if grad is None:
-        return (None,) * 4
+def _backward(ctx, grad, dz):
     x, weight, z = ctx.saved_tensors
-    dz = torch.ops.aten.gelu_backward(grad, z, approximate=ctx.approximate)
+    if grad is not None:  # dz is z's own gradient, which only a second derivative asks for
+        first = torch.ops.aten.gelu_backward(grad, z, approximate=ctx.approximate)
+        dz = first if dz is None else first + dz
+    if dz is None:
+        return (None,) * 4
     dz2, rows = support.rows(dz), support.rows(x)
     needs = ctx.needs_input_grad
     return (
@@ -234,7 +250,7 @@ def shipped():
     flags = {"ACTIVATION": "gelu_tanh", "GROUP": 8}
     for name, config in TMA.items():
         bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
-        out = f"tensordesc<bf16[{bm}, {bn}]>"
+        out = f"tensordesc<bf16[{bm}, {bn // 2}]>"
         for keep in (False, True):
             signature = {
                 "x_desc": f"tensordesc<bf16[{bm}, {bk}]>",
@@ -250,7 +266,8 @@ def shipped():
                     constexprs=flags | ({} if keep else {"z_desc": None})
                     | {"BM": bm, "BN": bn, "BK": bk},
                     num_warps=config["num_warps"], num_stages=config["num_stages"],
-                    divisible=["b_ptr", "M", "N", "K"], archs=(90, 100),
+                    divisible=["b_ptr", "M", "N", "K"],
+                    archs=(90,) if name == "128x128" else (90, 100),
                 )
             )  # fmt: skip
     pointers, strides = ["x_ptr", "w_ptr", "y_ptr", "b_ptr"], ["x_row", "w_row"]

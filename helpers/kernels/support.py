@@ -122,7 +122,8 @@ def autocast(*tensors):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(
-        t.to(dtype) if t is not None and t.is_floating_point() and t.dtype != torch.float64
+        t.to(dtype)
+        if t is not None and t.is_floating_point() and t.dtype != torch.float64
         else t
         for t in tensors
     )
@@ -133,11 +134,14 @@ def rows(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def check_tensors(where, **named):
-    """TypeError for what is no floating-point tensor, ValueError for several devices."""
+def check_tensors(where, required, optional=None):
+    """TypeError for what is no floating-point tensor, ValueError for several devices.
+
+    Both are dicts of names and tensors; those in `optional` may be None.
+    """
     device = None
-    for name, value in named.items():
-        if value is None:
+    for name, value in (required | (optional or {})).items():
+        if value is None and name not in required:
             continue
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{where}: {name} is a {type(value).__name__}, not a tensor")
@@ -154,7 +158,7 @@ def check_weight(where, name, weight, inputs, outputs=None):
     if not fits or (outputs is not None and weight.shape[0] != outputs):
         wanted = f"({'outputs' if outputs is None else outputs}, {inputs})"
         raise ValueError(
-            f"{where}: {name} is {tuple(weight.shape)}, but nn.Linear's layout is {wanted} here"
+            f"{where}: {name} is {tuple(weight.shape)}; nn.Linear's layout makes it {wanted}"
         )
 
 
@@ -162,6 +166,16 @@ def check_bias(where, name, bias, outputs):
     """ValueError unless `bias` is None or (outputs,)."""
     if bias is not None and bias.shape != (outputs,):
         raise ValueError(f"{where}: {name} is {tuple(bias.shape)}, not ({outputs},)")
+
+
+def on(x):
+    """A context in which x's GPU is the current one: Triton launches on that one.
+
+    Nothing changes for tensors elsewhere.
+    """
+    if not x.is_cuda or torch.cuda.current_device() == x.device.index:
+        return contextlib.nullcontext()
+    return torch.cuda.device(x.device)
 
 
 def note(path):

@@ -14,8 +14,8 @@ Tensor = torch.Tensor
 
 MAX_LAYERS, MAX_WIDTH, PLAIN = 5, 128, "torch"
 CONFIGS = {
-    "64": dict(BM=64, num_warps=4, num_stages=1, per_sm=4),
-    "64 deep": dict(BM=64, num_warps=4, num_stages=2, per_sm=8),
+    "64": dict(BM=64, num_warps=4, num_stages=1, per_sm=8),
+    "64 ahead": dict(BM=64, num_warps=4, num_stages=3, per_sm=8),
 }
 SMALL = dict(BM=16, num_warps=4, num_stages=1)  # under the interpreter, and fp32
 
@@ -34,9 +34,9 @@ def tiny_mlp(x, weights, biases=None, activation="relu"):
     biases = [None] * len(weights) if biases is None else list(biases)
     if not weights or len(biases) != len(weights):
         raise ValueError(f"{where}: {len(weights)} weights and {len(biases)} biases")
-    named = {f"weights[{i}]": w for i, w in enumerate(weights)}
-    named |= {f"biases[{i}]": b for i, b in enumerate(biases)}
-    support.check_tensors(where, x=x, **named)
+    required = {"x": x} | {f"weights[{i}]": w for i, w in enumerate(weights)}
+    optional = {f"biases[{i}]": b for i, b in enumerate(biases)}
+    support.check_tensors(where, required, optional)
     activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
@@ -64,21 +64,23 @@ def reference(x, weights, biases=None, activation="relu"):
 
 
 @triton.jit
-def _layer(w_ptr, b_ptr, DIMS: tl.constexpr, PADDED: tl.constexpr, I: tl.constexpr):
-    """Layer I's weight as (inputs, outputs) and bias, with zeros up to powers of two."""
-    ins, outs = tl.arange(0, PADDED[I]), tl.arange(0, PADDED[I + 1])
-    mask = (outs[None, :] < DIMS[I + 1]) & (ins[:, None] < DIMS[I])
-    w = tl.load(w_ptr + outs[None, :] * DIMS[I] + ins[:, None], mask, other=0.0)
+def _layer(w_ptr, b_ptr, DIMS: tl.constexpr, PADDED: tl.constexpr, AT: tl.constexpr):
+    """Layer AT's weight as (inputs, outputs) and bias, with zeros up to powers of two."""
+    ins, outs = tl.arange(0, PADDED[AT]), tl.arange(0, PADDED[AT + 1])
+    mask = (outs[None, :] < DIMS[AT + 1]) & (ins[:, None] < DIMS[AT])
+    w = tl.load(w_ptr + outs[None, :] * DIMS[AT] + ins[:, None], mask, other=0.0)
     if b_ptr is not None:
-        b = tl.load(b_ptr + outs, outs < DIMS[I + 1], other=0.0).to(tl.float32)
+        b = tl.load(b_ptr + outs, outs < DIMS[AT + 1], other=0.0).to(tl.float32)
     else:
-        b = tl.zeros((PADDED[I + 1],), tl.float32)
+        b = tl.zeros((PADDED[AT + 1],), tl.float32)
     return w, b
 
 
 @triton.jit
-def _next(y, w, b, ACTIVATION: tl.constexpr):
+def _next(y, w, b, WIDTH: tl.constexpr, PADDED: tl.constexpr, ACTIVATION: tl.constexpr):
     h = activate(y, ACTIVATION).to(w.dtype)
+    if WIDTH < PADDED:  # infinity times the padding's zeros is NaN
+        h = tl.where(tl.arange(0, PADDED)[None, :] < WIDTH, h, 0.0)
     return tl.dot(h, w, input_precision="ieee") + b[None, :]
 
 
@@ -103,17 +105,18 @@ def tiny_mlp_kernel(
     for block in range(tl.program_id(0), tl.cdiv(M, BM), tl.num_programs(0)):
         rows = (block * BM + tl.arange(0, BM)).to(tl.int64)
         mask = (rows[:, None] < M) & (ins[None, :] < DIMS[0])
-        x = tl.load(x_ptr + rows[:, None] * x_row + ins[None, :] * x_col, mask, other=0.0)
-        # Padded columns are zero again after every layer: their weights and biases are.
+        x = tl.load(
+            x_ptr + rows[:, None] * x_row + ins.to(tl.int64)[None, :] * x_col, mask, other=0.0
+        )
         y = tl.dot(x, w0, input_precision="ieee") + b0[None, :]
         if LAYERS > 1:
-            y = _next(y, w1, b1, ACTIVATION)
+            y = _next(y, w1, b1, DIMS[1], PADDED[1], ACTIVATION)
         if LAYERS > 2:
-            y = _next(y, w2, b2, ACTIVATION)
+            y = _next(y, w2, b2, DIMS[2], PADDED[2], ACTIVATION)
         if LAYERS > 3:
-            y = _next(y, w3, b3, ACTIVATION)
+            y = _next(y, w3, b3, DIMS[3], PADDED[3], ACTIVATION)
         if LAYERS > 4:
-            y = _next(y, w4, b4, ACTIVATION)
+            y = _next(y, w4, b4, DIMS[4], PADDED[4], ACTIVATION)
         mask = (rows[:, None] < M) & (outs[None, :] < DIMS[LAYERS])
         at = rows[:, None] * DIMS[LAYERS] + outs[None, :]
         tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask)
@@ -143,6 +146,8 @@ def ways(x, weights):
     widths = [x.shape[1], *(w.shape[0] for w in weights)]
     if len(weights) > MAX_LAYERS or max(widths) > MAX_WIDTH:
         return {PLAIN: None}
+    if x.is_cuda and support.capability(x.device) >= (10, 0) and max(widths) > 64:
+        return {PLAIN: None}  # there it spills
     if support.INTERPRETED or x.dtype not in HALF:
         return {"triton": SMALL, PLAIN: None}
     return {f"triton {name}": config for name, config in CONFIGS.items()} | {PLAIN: None}
@@ -169,9 +174,10 @@ def _forward(x, weights, present, has, activation):
     found = support.narrow("tiny_mlp", found, PLAIN, x, why)
     shapes = tuple(w.shape for w in weights)
     key = ("tiny_mlp", x.device, x.dtype, tuning.bucket(rows.shape[0]), *shapes, *found)
-    name = tuning.pick(key, {n: lambda c=c: compute(c) for n, c in found.items()})
+    with support.on(x):
+        name = tuning.pick(key, {n: lambda c=c: compute(c) for n, c in found.items()})
+        out = compute(found[name])
     support.note(name.split()[0])
-    out = compute(found[name])
     return out.view(*x.shape[:-1], weights[-1].shape[0])
 
 
@@ -223,7 +229,7 @@ def shipped():
     biases = ["b0_ptr", "b1_ptr", "b2_ptr"]
     unused = {f"{kind}{i}_ptr": None for kind in "wb" for i in (3, 4)} | {"x_col": 1}
     signature = dict.fromkeys([*pointers, *biases], "*bf16") | {"M": "i32", "x_row": "i32"}
-    for width in (64, 128):
+    for width, archs in ((64, (80, 89, 90, 100)), (128, (80, 90))):
         sizes = {"DIMS": (width,) * 4, "PADDED": (width,) * 4, "LAYERS": 3}
         for name, config in CONFIGS.items():
             rows.append(
@@ -232,7 +238,7 @@ def shipped():
                     signature=signature, constexprs=unused | sizes
                     | {"ACTIVATION": "relu", "BM": config["BM"]},
                     num_warps=config["num_warps"], num_stages=config["num_stages"],
-                    divisible=[*pointers, *biases, "M", "x_row"], archs=(80, 89, 90, 100),
+                    divisible=[*pointers, *biases, "M", "x_row"], archs=archs,
                 )
             )  # fmt: skip
     return rows

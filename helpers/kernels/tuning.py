@@ -6,7 +6,8 @@ import time
 import torch
 
 _chosen = {}
-ROUNDS, BLOCK_S = 5, 1e-3
+ROUNDS, CALLS = 5, 10
+SLEEP_CYCLES = 4_000_000  # about 2 ms: as long as the host needs to queue the calls
 
 
 def bucket(n):
@@ -15,41 +16,67 @@ def bucket(n):
 
 
 def pick(key, candidates):
-    """Return the name of the fastest of `candidates`, a dict of names and functions.
+    """Return the name of the candidate with the least GPU time; a dict of names and functions.
 
-    Measured at the first call with this key: blocks of calls in turn, the medians' smallest
-    wall time. A candidate that this GPU has no room for drops out. While a CUDA graph is being
-    captured nothing can be measured: the first candidate it is, for this once.
-    The functions must write to nothing but outputs of their own.
+    Measured at the first call with this key: a few calls of each in turn, queued while the GPU
+    sleeps, so that launch costs do not blur it. A candidate that this GPU has no room for
+    drops out. While a CUDA graph is being captured nothing can be measured: the first
+    candidate, for this once. The functions must write to nothing but outputs of their own.
     """
     if key in _chosen:
         return _chosen[key]
     if len(candidates) == 1 or torch.cuda.is_current_stream_capturing():
         return next(iter(candidates))
-    _chosen[key] = fastest(candidates)
+    ready = runnable(candidates)
+    times = {name: [] for name in ready}
+    for _ in range(ROUNDS):
+        for name, fn in ready.items():
+            times[name].append(_queued(fn))
+    _chosen[key] = min(times, key=lambda name: statistics.median(times[name]))
     return _chosen[key]
 
 
 def fastest(candidates):
-    """The name of the fastest function; RuntimeError if none of them can run."""
-    calls, failed = {}, None
+    """The name of the candidate with the least wall time a call, in a steady loop."""
+    ready = runnable(candidates)
+    if len(ready) == 1:
+        return next(iter(ready))
+    times = race(ready)
+    return min(times, key=lambda name: statistics.median(times[name]))
+
+
+def runnable(candidates):
+    """Those of the candidates that fit this GPU, called once; RuntimeError if none does."""
+    ready, failed = {}, None
     for name, fn in candidates.items():
         try:
             fn()
-            once = min(_block(fn, 1) for _ in range(3))
         except Exception as error:
             if type(error).__name__ not in ("OutOfResources", "OutOfMemoryError"):
                 raise
             failed = error
             continue
-        calls[name] = max(1, min(50, round(BLOCK_S / once)))
-    if not calls:
+        ready[name] = fn
+    if not ready:
         raise RuntimeError(f"no candidate fits this GPU: {failed}") from failed
-    times = {name: [] for name in calls}
-    for _ in range(ROUNDS if len(calls) > 1 else 0):
-        for name, number in calls.items():
-            times[name].append(_block(candidates[name], number))
-    return min(calls, key=lambda name: statistics.median(times[name] or [0]))
+    return ready
+
+
+def race(functions, rounds=5, block_s=5e-3):
+    """Seconds of a call of each function in a steady loop: {name: one figure a round}.
+
+    Rounds go through all functions in turn, a block of calls between two synchronisations.
+    """
+    number = {}
+    for name, fn in functions.items():
+        fn()
+        once = min(_block(fn, 1) for _ in range(3))
+        number[name] = max(1, min(1000, round(block_s / once)))
+    times = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, fn in functions.items():
+            times[name].append(_block(fn, number[name]))
+    return times
 
 
 def forget():
@@ -60,6 +87,18 @@ def forget():
 def chosen():
     """A copy of what was chosen so far: {key: name}."""
     return dict(_chosen)
+
+
+def _queued(fn):
+    """GPU milliseconds of CALLS calls that were queued before the first one began."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(SLEEP_CYCLES)
+    start.record()
+    for _ in range(CALLS):
+        fn()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
 
 
 def _block(fn, number):
