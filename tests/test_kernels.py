@@ -84,7 +84,7 @@ def test_the_judge():
         judge(near * 1.01, same * 1.01, truth)
     judge(near[:0], same[:0], truth[:0])
     judge_specials(torch.tensor([math.inf, 1.0]), torch.tensor([math.inf, 2.0], dtype=FP64))
-    with pytest.raises(AssertionError, match="inf"):
+    with pytest.raises(AssertionError, match="NaN"):
         judge_specials(
             torch.tensor([math.nan, 1.0]), torch.tensor([math.inf, 2.0], dtype=FP64)
         )
@@ -105,7 +105,7 @@ def test_outputs_are_poisoned_and_fenced():
 # Numbers
 
 
-def formula(name, x, activation):
+def formula(x, activation):
     """The activation spelled out, in float64."""
     if activation == "gelu_tanh":
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -116,7 +116,7 @@ def formula(name, x, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_references_are_the_formulas(activation):
-    act = functools.partial(formula, "", activation=activation)
+    act = functools.partial(formula, activation=activation)
     inputs = {name: doubled(made(name)) for name in INPUTS}
     g, u = inputs["act_mul"].values()
     same = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
@@ -540,12 +540,17 @@ def test_tensor_subclasses(name):
 # support and tuning
 
 
+@pytest.mark.parametrize("name", [name for name in INPUTS if name != "act_mul"])
+def test_a_path_that_cannot_be_forced(name):
+    for path in ("tma", "pointer", "triton", "decode", "no such path"):
+        with pytest.raises(RuntimeError, match=path), support.force(path):
+            public(MODULES[name])(**made(name))
+    assert support.forced() is None
+
+
 def test_force():
     inputs = made("gate_up_glu")
     call = asks("gate_up_glu")
-    for path in ("tma", "pointer", "triton", "no such path"):
-        with pytest.raises(RuntimeError, match=path), support.force(path):
-            call(**inputs)
     with support.force("torch"):
         call(**inputs)
         with pytest.raises(RuntimeError), support.force("pointer"):
@@ -561,8 +566,24 @@ def test_force():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """tuning's clock, which each candidate moves by its own time."""
+    """The host's and the GPU's clock for tuning; a candidate moves both by its own time."""
     now = [0.0]
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = now[0]
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return (end.at - self.at) * 1e3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(tuning.time, "perf_counter", lambda: now[0])
@@ -584,6 +605,8 @@ def test_tuning_takes_the_fastest_and_remembers(clock):
     count = len(calls["slow"])
     assert tuning.pick(("key",), candidates) == "fast" and len(calls["slow"]) == count
     assert tuning.chosen() == {("key",): "fast"}
+    assert tuning.fastest(candidates) == "fast"
+    assert tuning.fastest({"slow": candidates["slow"]}) == "slow"
     tuning.forget()
     assert tuning.chosen() == {}
 

@@ -3,12 +3,11 @@
 import torch
 from torch.library import triton_op, wrap_triton
 
-from helpers.kernels import activations
+from helpers.kernels import activations, checks
 from helpers.kernels.activations import activate, slope
 from helpers.kernels.support import (
     INTERPRETED,
     TensorDescriptor,
-    check_tensors,
     note,
     plain,
     refuses,
@@ -25,7 +24,7 @@ def act_mul(g, u, activation="gelu_tanh"):
     ValueError for shapes that differ or an unknown activation, TypeError for what is no
     floating-point tensor. Built by hand in notebook 08.
     """
-    check_tensors("act_mul", dict(g=g, u=u))
+    checks.check_tensors("act_mul", dict(g=g, u=u))
     activations.check_activation("act_mul", activation)
     if g.shape != u.shape:
         raise ValueError(f"act_mul: g is {tuple(g.shape)} but u is {tuple(u.shape)}")
@@ -85,7 +84,8 @@ def _rows(*tensors):
 
 def _launch(kernel, inputs, outputs, activation):
     rows, cols = inputs[0].shape
-    block = min(BLOCK, triton.next_power_of_2(cols))
+    # int(): a traced number of columns would end up in the guards, bit by bit.
+    block = BLOCK if cols >= BLOCK else triton.next_power_of_2(int(cols))
     blocks = triton.cdiv(cols, block)
     strides = [s for t in inputs for s in t.stride()]
     kernel[(rows * blocks,)](

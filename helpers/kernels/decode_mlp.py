@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import activations, support
+from helpers.kernels import activations, checks, support
 from helpers.kernels.activations import activate
 from helpers.kernels.support import HALF, tl, triton
 
@@ -33,16 +33,16 @@ def decode_mlp(
     """
     where = "decode_mlp"
     named = dict(x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    support.check_tensors(where, named, dict(b_gate=b_gate, b_up=b_up, b_down=b_down))
+    checks.check_tensors(where, named, dict(b_gate=b_gate, b_up=b_up, b_down=b_down))
     activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
-    support.check_weight(where, "w_gate", w_gate, x.shape[-1])
-    support.check_weight(where, "w_up", w_up, x.shape[-1], w_gate.shape[0])
-    support.check_weight(where, "w_down", w_down, w_gate.shape[0])
-    support.check_bias(where, "b_gate", b_gate, w_gate.shape[0])
-    support.check_bias(where, "b_up", b_up, w_gate.shape[0])
-    support.check_bias(where, "b_down", b_down, w_down.shape[0])
+    checks.check_weight(where, "w_gate", w_gate, x.shape[-1])
+    checks.check_weight(where, "w_up", w_up, x.shape[-1], w_gate.shape[0])
+    checks.check_weight(where, "w_down", w_down, w_gate.shape[0])
+    checks.check_bias(where, "b_gate", b_gate, w_gate.shape[0])
+    checks.check_bias(where, "b_up", b_up, w_gate.shape[0])
+    checks.check_bias(where, "b_down", b_down, w_down.shape[0])
     tensors = support.autocast(x, w_gate, w_up, w_down, b_gate, b_up, b_down)
     if not support.plain(*tensors) or support.wants_grad(*tensors):
         return reference(*tensors[:4], activation, *tensors[4:])
@@ -173,104 +173,113 @@ def split(out, h, programs, config):
 class Launch:
     """decode_mlp for inputs like `x` (M, D): sizes, workspace and launch worked out once.
 
-    Calling it with such an input (shape, strides, alignment, device, stream) costs the host
-    one allocation and one launch. RuntimeError where this GPU or these strides rule it out.
+    After its first call it needs the input alone, and costs the host one allocation and one
+    launch: for inputs of the same shape, strides and alignment, on the stream of the first
+    call, while the weights stay where they were. It keeps addresses, not tensors.
     """
 
-    def __init__(self, x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
-        if why := refuses(x, w_gate, w_up, w_down):
-            raise RuntimeError(f"decode_mlp: {why}")
-        (m, d), h, out = x.shape, w_gate.shape[0], w_down.shape[0]
-        self.shape, self.options = (m, out), SMALL if support.INTERPRETED else CONFIG
-        biases = [None if b is None else b.contiguous() for b in (b_gate, b_up, b_down)]
-        self.weights = (w_gate, w_up, w_down, *biases)
-        self.sizes = (m, d, h, out, *(t.stride(0) for t in (x, w_gate, w_up, w_down)))
-        bm = max(16, triton.next_power_of_2(m))
+    def __init__(self, x, weights, activation):
+        (m, d), h, out = x.shape, weights[0].shape[0], weights[2].shape[0]
+        self.shape, self.activation = (m, out), activation
+        self.config = SMALL if support.INTERPRETED else CONFIG
+        self.sizes = (m, d, h, out, *(t.stride(0) for t in (x, *weights[:3])))
+        self.bm = max(16, triton.next_power_of_2(m))
+        self.sms = support.properties(x.device).multi_processor_count
+        # Programs on an SM: as many as fit at once, two where the tile of x leaves room.
+        self.tries = [] if support.INTERPRETED else [2, 1] if self.bm == 16 else [1]
         self.hidden = x.new_empty(m, h)
         self.barrier = torch.zeros(1, dtype=torch.uint32, device=x.device)
-        self.sms = support.properties(x.device).multi_processor_count
-        self.tries = [] if support.INTERPRETED else [2, 1] if bm == 16 else [1]
-        self.bm, self.activation, self.start = bm, activation, None
-        self._fix(self.tries[0] if self.tries else 1, x)
+        self._size_for(x, self.tries[0] if self.tries else 1)
+        self.start = None
 
-    def _fix(self, per_sm, x):
+    def _size_for(self, x, per_sm):
         m, _, h, out = self.sizes[:4]
         self.programs = self.sms * per_sm
-        parts = split(out, h, self.programs, self.options)
+        parts = split(out, h, self.programs, self.config)
         self.partial = x.new_empty((parts, m, out), dtype=torch.float32)
-        blocks = (self.options[name] for name in ("BN1", "BK1", "BN2", "BK2"))
+        blocks = (self.config[name] for name in ("BN1", "BK1", "BN2", "BK2"))
         self.fixed = (self.activation, self.bm, *blocks, parts)
 
-    def _arguments(self, x, y, phase):
-        work = (self.hidden, self.partial, y, self.barrier)
-        return (x, *self.weights, *work, *self.sizes, *self.fixed, phase)
-
-    def __call__(self, x):
+    def __call__(self, x, weights=None):
         y = x.new_empty(self.shape)
         if self.start is None:
-            self._first(x, y)
+            self._first(x, weights, y)
         else:
-            start, weights, hidden, partial, barrier, rest = self.start
-            start(x.data_ptr(), *weights, hidden, partial, y.data_ptr(), barrier, *rest)
+            start, *fixed, work, rest = self.start
+            hidden, partial, barrier = work
+            start(x.data_ptr(), *fixed, hidden, partial, y.data_ptr(), barrier, *rest)
         return y
 
-    def _first(self, x, y):
-        """Launch as many programs as fit at once: two an SM where one leaves room."""
-        options = {k: v for k, v in self.options.items() if k.startswith("num_")}
+    def _first(self, x, weights, y):
+        """Launch as many programs as fit at once, or else each phase by itself."""
+        options = {k: v for k, v in self.config.items() if k.startswith("num_")}
         while self.tries:
-            self._fix(self.tries[0], x)
+            self._size_for(x, self.tries[0])
+            work = (self.hidden, self.partial, y, self.barrier)
             try:
                 compiled = decode_kernel[(self.programs,)](
-                    *self._arguments(x, y, 0), launch_cooperative_grid=True, **options
-                )
-                self._keep(compiled, x)
+                    x, *weights, *work, *self.sizes, *self.fixed, 0,
+                    launch_cooperative_grid=True, **options,
+                )  # fmt: skip
+                self._keep(compiled, x, weights)
                 return
             except RuntimeError as error:  # Triton has no class of its own for it
                 if "cooperative" not in str(error):
                     raise
             self.tries.pop(0)
-        for phase in (1, 2, 3):  # no room, or the interpreter: nobody waits for anybody
-            decode_kernel[(self.programs,)](*self._arguments(x, y, phase), **options)
+        work = (self.hidden, self.partial, y, self.barrier)
+        for phase in (1, 2, 3):
+            decode_kernel[(self.programs,)](
+                x, *weights, *work, *self.sizes, *self.fixed, phase, **options
+            )
 
-    def _keep(self, compiled, x):
+    def _keep(self, compiled, x, weights):
         """Keep the launch: finding the kernel and asking for pointers cost more than it."""
         stream = torch.cuda.current_stream(x.device).cuda_stream
         start = functools.partial(compiled[(self.programs, 1, 1)], stream=stream)
-        address = functools.partial(map, lambda t: None if t is None else t.data_ptr())
-        work = address((self.hidden, self.partial, self.barrier))
-        self.start = (
-            start,
-            tuple(address(self.weights)),
-            *work,
-            (*self.sizes, *self.fixed, 0),
-        )
+        addresses = [None if t is None else t.data_ptr() for t in weights]
+        work = [t.data_ptr() for t in (self.hidden, self.partial, self.barrier)]
+        self.start = (start, *addresses, work, (*self.sizes, *self.fixed, 0))
 
 
-def prepare(x, *arguments):
-    """A function of inputs like x (..., D) that launches decode_mlp at the least cost."""
-    prepared, shape = Launch(support.rows(x), *arguments), (*x.shape[:-1], -1)
-    if x.ndim == 2:
-        return prepared
-    return lambda x: prepared(support.rows(x)).view(shape)
+def prepare(x, weights, activation):
+    """A function of inputs like x (..., D) that launches decode_mlp at the least cost.
+
+    `weights` are the three weights and the three biases, or None for a bias. None if this GPU
+    has no room for a cooperative launch.
+    """
+    flat, shape = support.rows(x), (*x.shape[:-1], weights[2].shape[0])
+    prepared = Launch(flat, weights, activation)
+    prepared(flat, weights)
+    if prepared.start is None:
+        return None
+    return prepared if x.ndim == 2 else lambda x: prepared(support.rows(x)).view(shape)
 
 
 _launches = {}
 
 
-def launch(x, *arguments):
-    """The Launch for inputs like x (M, D) on this stream: a new one, or one of the last 64."""
+def launch(x, weights, activation):
+    """decode_mlp of x (M, D), by one of the last 64 launches if it is like one of them."""
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return Launch(x, *arguments)  # its workspace belongs to the graph
+        return Launch(x, weights, activation)(x, weights)  # workspace that the graph owns
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
-    *tensors, activation = arguments
-    key = [(t.data_ptr(), t.shape, t.stride()) for t in tensors if t is not None]
-    key = (x.shape, x.stride(), x.dtype, x.data_ptr() % 16, x.device, stream, *key)
-    key = (*key, tuple(t is None for t in tensors), activation)
+    places = tuple(None if t is None else (t.data_ptr(), t.shape, t.stride()) for t in weights)
+    key = (
+        x.shape,
+        x.stride(),
+        x.dtype,
+        x.data_ptr() % 16,
+        x.device,
+        stream,
+        activation,
+        places,
+    )
     if key not in _launches:
         while len(_launches) >= 64:
             _launches.pop(next(iter(_launches)))
-        _launches[key] = Launch(x, *arguments)
-    return _launches[key]
+        _launches[key] = Launch(x, weights, activation)
+    return _launches[key](x, weights)
 
 
 def refuses(x, w_gate, w_up, w_down):
@@ -290,12 +299,22 @@ def refuses(x, w_gate, w_up, w_down):
 def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
     flat, biases = support.rows(x), (b_gate, b_up, b_down)
     given = [b for b in biases if b is not None]
-    if refuses(flat, w_gate, w_up, w_down) or any(b.dtype != x.dtype for b in given):
+    why = refuses(flat, w_gate, w_up, w_down)
+    if not why and any(b.dtype != x.dtype for b in given):
+        why = "the biases are of another dtype"
+    if (
+        support.forced() not in (None, "torch", "decode")
+        or why
+        and support.forced() == "decode"
+    ):
+        raise RuntimeError(f"decode_mlp cannot take the path {support.forced()!r}: {why}")
+    if why:
         support.note("torch")
         return reference(x, w_gate, w_up, w_down, activation, *biases)
     support.note("decode")
+    weights = (w_gate, w_up, w_down, *(None if b is None else b.contiguous() for b in biases))
     with support.on(x):
-        y = launch(flat, w_gate, w_up, w_down, *biases, activation)(flat)
+        y = launch(flat, weights, activation)
     return y.view(*x.shape[:-1], w_down.shape[0])
 
 

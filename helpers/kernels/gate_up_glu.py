@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import activations, support, tuning
+from helpers.kernels import activations, checks, support, tuning
 from helpers.kernels.act_mul import act_mul, act_mul_backward
 from helpers.kernels.activations import activate
 from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
@@ -42,16 +42,16 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
     Built by hand in notebook 08.
     """
     where = "gate_up_glu"
-    support.check_tensors(
+    checks.check_tensors(
         where, dict(x=x, w_gate=w_gate, w_up=w_up), dict(b_gate=b_gate, b_up=b_up)
     )
     activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
-    support.check_weight(where, "w_gate", w_gate, x.shape[-1])
-    support.check_weight(where, "w_up", w_up, x.shape[-1], w_gate.shape[0])
-    support.check_bias(where, "b_gate", b_gate, w_gate.shape[0])
-    support.check_bias(where, "b_up", b_up, w_gate.shape[0])
+    checks.check_weight(where, "w_gate", w_gate, x.shape[-1])
+    checks.check_weight(where, "w_up", w_up, x.shape[-1], w_gate.shape[0])
+    checks.check_bias(where, "b_gate", b_gate, w_gate.shape[0])
+    checks.check_bias(where, "b_up", b_up, w_gate.shape[0])
     tensors = support.autocast(x, w_gate, w_up, b_gate, b_up)
     if not support.plain(*tensors):
         return reference(*tensors[:3], activation, *tensors[3:])
@@ -157,7 +157,8 @@ def glu_pointer_kernel(
 def aligned(t):
     """True if TMA can read this matrix: rows of consecutive elements, 16-byte steps."""
     size = t.element_size()
-    return t.stride(1) == 1 and t.stride(0) * size % 16 == 0 and t.data_ptr() % 16 == 0
+    rows = t.stride(0) > 0 and t.stride(0) * size % 16 == 0
+    return t.stride(1) == 1 and rows and t.data_ptr() % 16 == 0
 
 
 def both_weights(w_gate, w_up, bn, bk):
@@ -228,7 +229,7 @@ def ways(x, w_gate, w_up):
     if can_tma(x, w_gate, w_up):
         names = ["64x64"] if few else TMA
         found = {f"tma {name}": (run_tma, TMA[name]) for name in names}
-    if few or not found:
+    if few or not found or support.forced() == "pointer":
         names = ["16x64"] if x.shape[0] <= 16 else ["64x64"] if few else ["128x64", "64x64"]
         found |= {f"pointer {name}": (run_pointer, POINTER[name]) for name in names}
     return found | {PLAIN: None}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import support, tuning
+from helpers.kernels import checks, support, tuning
 from helpers.kernels.activations import activate
 from helpers.kernels.gate_up_glu import aligned, place
 from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
@@ -34,13 +34,13 @@ def linear_gelu(x, weight, bias=None, approximate="tanh"):
     version is built by hand in notebook 07.
     """
     where = "linear_gelu"
-    support.check_tensors(where, dict(x=x, weight=weight), dict(bias=bias))
+    checks.check_tensors(where, dict(x=x, weight=weight), dict(bias=bias))
     if approximate not in GELU:
         raise ValueError(f'{where}: approximate is "tanh" or "none", not {approximate!r}')
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
-    support.check_weight(where, "weight", weight, x.shape[-1])
-    support.check_bias(where, "bias", bias, weight.shape[0])
+    checks.check_weight(where, "weight", weight, x.shape[-1])
+    checks.check_bias(where, "bias", bias, weight.shape[0])
     tensors = support.autocast(x, weight, bias)
     if not support.plain(*tensors):
         return reference(*tensors, approximate)
@@ -155,13 +155,14 @@ def ways(x, weight):
     """The paths that can take x (M, D) and the weight (H, D): {name: (runner, config)}."""
     if support.INTERPRETED or x.dtype not in HALF:
         return {"pointer": (run_pointer, SMALL)} | {PLAIN: None}
+    found = {}
     if can_tma(x, weight):
         names = (
             TMA if support.capability(x.device) < (10, 0) else ["128x256"]
         )  # 128x128 spills
         found = {f"tma {name}": (run_tma, TMA[name]) for name in names}
-    else:
-        found = {f"pointer {name}": (run_pointer, config) for name, config in POINTER.items()}
+    if not found or support.forced() == "pointer":
+        found |= {f"pointer {name}": (run_pointer, config) for name, config in POINTER.items()}
     return found | {PLAIN: None}
 
 

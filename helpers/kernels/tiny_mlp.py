@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import activations, support, tuning
+from helpers.kernels import activations, checks, support, tuning
 from helpers.kernels.activations import activate
 from helpers.kernels.support import HALF, tl, triton
 
@@ -36,15 +36,15 @@ def tiny_mlp(x, weights, biases=None, activation="relu"):
         raise ValueError(f"{where}: {len(weights)} weights and {len(biases)} biases")
     required = {"x": x} | {f"weights[{i}]": w for i, w in enumerate(weights)}
     optional = {f"biases[{i}]": b for i, b in enumerate(biases)}
-    support.check_tensors(where, required, optional)
+    checks.check_tensors(where, required, optional)
     activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
     width = x.shape[-1]
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        support.check_weight(where, f"weights[{i}]", weight, width)
+        checks.check_weight(where, f"weights[{i}]", weight, width)
         width = weight.shape[0]
-        support.check_bias(where, f"biases[{i}]", bias, width)
+        checks.check_bias(where, f"biases[{i}]", bias, width)
     x, *rest = support.autocast(x, *weights, *biases)
     weights, biases = rest[: len(weights)], rest[len(weights) :]
     if not support.plain(x, *rest):

@@ -5,7 +5,7 @@
 #
 # - say which kernel a linear layer becomes, and read its tile, its layout and its epilogue off
 #   its name;
-# - explain why products of equal FLOPs take unequal times, in rounds of tiles;
+# - explain why products of equal FLOPs take unequal times, by tiles, rounds and K;
 # - take kernels out of an MLP, with a compiler or without, and say what each was worth.
 #
 # *40 minutes. Live on a GPU, replayed without one. Comes after [5. What does torch.compile buy,
@@ -127,13 +127,13 @@ inner = trace.ops[trace.ops["parent"] == outer].set_index("name")["dur_us"]
 say(f"`aten::t` took the profiled host {inner['aten::t']:.1f} us, the GPU nothing.")
 
 # %% [markdown]
-# By hand, the sum reads the whole product and writes it again, for one vector. `linear` calls
-# `addmm`, which hands the vector to the library: added in the epilogue, while the tile is in
-# registers. `aten::t` ends in `as_strided`: new strides on the same memory. Only `addmm` launches
-# anything.
+# By hand, the sum reads the whole product and writes it again, for one vector, and is slow even
+# for that (the halves below tell why). `addmm` hands the vector to the library: added in the
+# epilogue, while the tile is in registers. `aten::t` only makes new strides. Only `addmm`
+# launches anything; a memset is the library's own.
 #
-# What the compiler removes is operators, dispatch on the host; guards take their place. The
-# product's kernel it leaves as it is.
+# What the compiler removes is operators, dispatch on the host. Guards and a wrapper take their
+# place, and for one layer they cost more. The product's kernel it leaves as it is.
 #
 # > **Takeaway.** `nn.Linear` is one kernel: the transpose is a view, the bias an epilogue.
 
@@ -170,9 +170,10 @@ def layouts():
 
 
 # %% [markdown]
-# The product's name ends in letters for the order of its operands: T where the library must
-# read one transposed. Libraries of this family count in columns, so what is stored by rows looks
-# transposed to them, and the weight comes first, the input second.
+# The product's name ends in letters. Libraries of this family count in columns: what is stored by
+# rows they see transposed, so they compute the transposed result, weight times input. The input,
+# the second letter, then lies right: N. The weight, the first, they must read transposed: T. What
+# the third says we don't know; it does not follow the operands.
 
 # %%
 layout = recorded("06_layouts", layouts)
@@ -187,12 +188,12 @@ say(
 )
 
 # %% [markdown]
-# One dimension with stride 1 is enough: rows may be as far apart as they like, and the letters
-# change instead of the data. With no such dimension PyTorch copies first.
+# One dimension with stride 1 is enough: rows may be far apart, and the letters change instead of
+# the data. With no such dimension PyTorch copies first.
 #
-# The last row costs more. Three dimensions that can't be seen as two take another way through
-# `aten::linear`: a batched product, and the bias as an operator of its own, `add_`. Same layer, no
-# epilogue.
+# In the last row three dimensions can't be seen as two. They take another way through
+# `aten::linear`: a batched product, and the bias as an operator of its own, `add_`. No epilogue,
+# and the slow sum again.
 #
 # > **Takeaway.** Transposing costs letters in a name; leaving no stride of 1, or no two
 # > dimensions, costs kernels.
@@ -261,24 +262,25 @@ say(
 )
 
 # %% [markdown]
-# One kernel an operator. A memset, if there is one, is the library's: some of its kernels want
-# bytes set to zero before they start; the trace does not say why. It is a launch all the same.
+# One kernel an operator. A memset, if there is one, is a launch more: some of the library's
+# kernels want bytes set to zero first; the trace does not say why.
 #
-# GELU and product do next to no arithmetic and still take their part of the time: they move
-# tensors of 8192 x 3072.
+# GELU and multiplication do next to no arithmetic and still take their part of the time: they
+# move tensors of 8192 x 3072.
 #
-# > **Takeaway.** One operator, one kernel is the rule in eager mode; look for what a library adds.
+# > **Takeaway.** One operator, one kernel is the rule in eager mode; look for what a library
+# > adds.
 
 # %% [markdown]
 # ## Equal FLOPs, unequal times
 #
-# gate, up and down are 8192 x 768 x 3072 in some order: the same FLOPs, and gate's and up's
-# shapes are equal, too. Down reads what they write.
+# gate, up and down are 8192 x 768 x 3072 in some order: the same FLOPs. Down reads what the
+# others write.
 #
 # **Guess.** Which takes longest, and why?
 #
-# So that it is more than two shapes, we go on: twice the features out, half the features in,
-# from 96 out to 24,576. Always the same FLOPs.
+# So that it is more than two shapes, we go on: twice the features out, half the features in, from
+# 96 out to 24,576. Always the same FLOPs.
 
 
 # %%
@@ -306,7 +308,7 @@ def tiles(name, features, tokens):
 # A tile is what one block of the kernel computes; a *round* (or wave) is a tile for each SM. A
 # last round that is not full leaves SMs without work. The first number of a tile is taken along
 # the features, the second along the tokens. `at_work` is the share of SMs at work, averaged over
-# the rounds.
+# the rounds; `extra_us` what a round takes beyond its arithmetic at the matmul ceiling.
 
 # %%
 sweep = recorded("06_equal_flops", equal_flops)
@@ -316,10 +318,11 @@ sweep["tile"] = [decode(name).tile for name in sweep["name"]]
 sweep["tiles"] = [tiles(name, n, TOKENS) for name, n in sweep[["name", "n"]].to_numpy()]
 sweep["rounds"] = sweep["tiles"] / sweep["sms"]
 sweep["at_work"] = sweep["rounds"] / np.ceil(sweep["rounds"])
-sweep["TFLOP/s"] = flops / sweep["gpu_us"] / 1e6
+roofs = sweep["matmul_flops"][0], sweep["copy_bytes_per_s"][0]
+sweep["extra_us"] = (sweep["gpu_us"] - flops / roofs[0] * 1e6) / np.ceil(sweep["rounds"])
 ours = {HIDDEN: "gate, up", DIM: "down"}
 two = sweep.set_index("n", drop=False).loc[list(ours)].assign(product=list(ours.values()))
-columns = ["product", "n", "k", "tile", "tiles", "rounds", "at_work", "gpu_us", "TFLOP/s"]
+columns = ["product", "n", "k", "tile", "tiles", "rounds", "at_work", "gpu_us", "extra_us"]
 show(two[columns].reset_index(drop=True), digits=3)
 plots_linear.rounds(two.dropna(subset=["tiles"]))
 (_, wide), (_, down) = two.iterrows()
@@ -335,37 +338,41 @@ say(
 # A grid of as many blocks as SMs, fewer than tiles, means a *persistent* kernel: each block takes
 # one tile after another. The rounds stay the same.
 #
-# Down's output is a quarter as large: few tiles, much to add up in each, a long K. A tile has a
-# beginning (the first loads) and an end (the store) in which tensor cores may wait; where K is
-# long, both weigh less. But few tiles are hard to deal out evenly; a library may choose another
-# size for that reason alone.
+# Both keep the SMs equally busy: uneven rounds don't tell them apart. A tile has a beginning (the
+# first loads) and an end (the store) in which tensor cores may wait: `extra_us`, about the same a
+# round. Down, with a quarter of the output and four times the K, has fewer rounds.
+#
+# Few tiles are hard to deal out evenly. Smaller ones that need no more rounds end sooner: reason
+# enough for another size.
 
 # %%
 bytes_moved = [linear_bytes(TOKENS, k, n, 2) for n, k in sweep[["n", "k"]].to_numpy().tolist()]
-roofs = sweep["matmul_flops"][0], sweep["copy_bytes_per_s"][0]
 sweep["floor_us"] = [floor_us(flops, nbytes, *roofs)[0] for nbytes in bytes_moved]
 plots_linear.equal_flops(sweep, ours)
 above = (sweep["gpu_us"] / sweep["floor_us"]).set_axis(sweep["n"])
 say(
-    f"Over the floor: {above.min():.2f} times at best ({above.idxmin():,} out), "
-    f"{above.max():.2f} at worst ({above.idxmax():,}). A second kernel ran in "
+    f"Roofs: {roofs[0] / 1e12:.0f} TFLOP/s, {roofs[1] / 1e12:.2f} TB/s. Over the floor: "
+    f"{above.min():.2f} times at best ({above.idxmin():,} out), {above.max():.2f} at worst "
+    f"({above.idxmax():,}). A second kernel ran in "
     f"{(sweep['kernels'] > 1).sum()} of the {len(sweep)}."
 )
 
 # %% [markdown]
 # The floor is the slower of two roofs: FLOPs over the best matmul, bytes over the copy. At both
-# ends the tensors are so large that memory decides; in the middle, arithmetic. Above it come rounds
-# that are not full, beginnings and ends of tiles. Where tiles are few, a library may split K among
-# several blocks and add their results in a second kernel: *split-K*.
+# ends the tensors are so large that memory decides; in the middle, arithmetic.
+#
+# To the right K is short: many rounds, each with a store and little arithmetic to hide it behind.
+# To the left tiles are few; *split-K* lets several blocks share one, and adds their results in a
+# second kernel.
 #
 # > **Takeaway.** FLOPs tell the least time; tiles, rounds and K tell how near you come.
 
 # %% [markdown]
 # ## What a compiler makes of it
 #
-# **Guess.** Which of the kernels does `torch.compile` leave as they are? GELU and product move
-# five passes over a hidden tensor (two reads and a write, one read and one write); how many
-# microseconds does a single kernel save?
+# **Guess.** Which of the kernels does `torch.compile` leave as they are? GELU and multiplication
+# make five passes over a hidden tensor (one read, one write; two reads, one write). How many does
+# a single kernel save, and how many microseconds, at the copy roof?
 
 # %%
 my_saved = None  # us
@@ -378,29 +385,28 @@ def compiled_block():
 fused = work(traces.read(recorded("06_compiled", compiled_block)))
 nth = fused.groupby("kind").cumcount()
 fused["label"] = nth.map({0: "gate", 1: "up", 2: "down"}).where(fused["kind"] == "matmul")
-quantities = ["gate_gemm", "up_gemm", "gelu_mul_inductor", "down_gemm"]
-a100 = pd.DataFrame({"us": [theirs[quantity] for quantity in quantities]})
-a100 = a100.assign(label=["gate", "up", "gelu+mul", "down"], name="")
-a100["kind"] = np.where(a100["label"] == "gelu+mul", "elementwise", "matmul")
-rows = {"eager": eager, "compiled": fused, "article: A100": a100}
-rows = [table.assign(step=step) for step, table in rows.items()]
+rows = [eager.assign(step="eager"), fused.assign(step="compiled")]
 plots_linear.kernel_rows(pd.concat(rows, ignore_index=True))
 two_us, one_us = (t["us"][t["kind"] == "elementwise"].sum() for t in (eager, fused))
 three, five = (pointwise_bytes(TOKENS * HIDDEN, r, w, 2) for r, w in ((2, 1), (3, 2)))
 guess(my_saved, two_us - one_us, "us", "Saved by one kernel for two")
+times = sum(theirs[f"{name}_gemm"] for name in ("gate", "up", "down"))
+times /= fused["us"][fused["kind"] == "matmul"].sum()
 say(
-    f"Counted: {(five - three) / 1e6:.0f} MB less, at the copy ceiling "
-    f"{(five - three) / roofs[1] * 1e6:.1f} us. Measured in the step: "
-    f"**{two_us - one_us:.1f} us** of {eager['us'].sum():.0f}."
+    f"Counted: {(five - three) / 1e6:.0f} MB less, {(five - three) / roofs[1] * 1e6:.1f} us at "
+    f"the copy roof. Measured in the step: **{two_us - one_us:.1f} us** of "
+    f"{eager['us'].sum():.0f}. The article's A100 takes {times:.1f} times as long for the "
+    f"products, {theirs['gelu_mul_inductor'] / one_us:.1f} times for the fused kernel."
 )
 
 # %% [markdown]
-# The products keep their kernels: the compiler calls the same library, with the transposed view
-# worked out beforehand. GELU and product become one Triton kernel, three passes for five.
+# The products keep their kernels: the compiler calls the same library. GELU and multiplication
+# become one Triton kernel, three passes for five. Products follow a card's FLOP/s, pointwise
+# kernels its bandwidth.
 #
-# A fused kernel can also be taken from a shelf: **Liger** (the package `liger-kernel`) has one
-# for this pair. Beside it the compiler's and eager mode, on two tensors, and on the halves of one,
-# whose rows lie twice as far apart: we need those below.
+# A fused kernel can also be taken from a shelf: **Liger** (the package `liger-kernel`) has one.
+# Beside it the compiler's and eager mode, on two tensors, and on the halves of one, whose rows
+# lie twice as far apart: we need those below.
 
 
 # %%
@@ -443,9 +449,10 @@ pairs, shelf = recorded("06_pointwise", pointwise), recorded("06_liger", liger)
 both = pd.concat([pairs.assign(run="with eager"), shelf.assign(run="with Liger")])
 moved = np.where(both["how"] == "eager", five, three)
 both["of_copy"] = moved / both["gpu_us"] * 1e6 / roofs[1]
-both["last_kernel"] = [short(names.split("\n")[-1], 30) for names in both["names"]]
-columns = ["run", "where", "how", "kernels", "gpu_us", "of_copy", "last_kernel"]
-show(both[columns].reset_index(drop=True), digits=3)
+last = both["names"].str.split("\n").str[-1]
+both["last_kernel"] = last.str.partition("<")[0].str.rpartition(":")[2]
+columns = ["run", "where", "how", "kernels", "gpu_us", "of_copy", "last_kernel", "grids"]
+show(both[columns].assign(grids=both["grids"].str.split("\n").str[-1]), digits=3)
 us = shelf[shelf["where"] == "two tensors"].set_index("how")["gpu_us"]
 gap = theirs["gelu_mul_liger"] / theirs["gelu_mul_inductor"]
 say(
@@ -454,10 +461,14 @@ say(
 )
 
 # %% [markdown]
-# Two kernels that move the same bytes and are bound by them have to be about equally fast,
-# whoever wrote them. Halves show what each asks of its inputs: the compiler writes the strides
-# into its kernel; Liger wants rows without gaps, and copies both halves first; eager mode takes
-# kernels that are made for any strides.
+# Kernels that move the same bytes and are bound by them can't be far apart. The rest may be how
+# they cut the work: Liger's block is a row, filled up to a power of two. We have not tried
+# another.
+#
+# Halves: the compiler writes the strides into its kernel; Liger wants rows without gaps, and
+# copies both halves first. Eager mode leaves its `vectorized` kernel for one made for any
+# strides: an address for every element, half the bandwidth. The slow sum of the first section is
+# that kernel, too.
 #
 # > **Takeaway.** Compiling took two kernels to one and left the products alone: what it gains is
 # > passes.
@@ -465,12 +476,12 @@ say(
 # %% [markdown]
 # ## Fewer kernels without a compiler
 #
-# gate and up read the same input. With both weights in one matrix, one product does for two:
-# the **packed** weight of many models. The results are halves of one tensor; as a **batch** of
-# two products they are tensors of their own.
+# gate and up read the same input. With both weights in one matrix, one product does for two: the
+# **packed** weight of many models. The results are halves of one tensor; as a **batch** of two
+# products they are tensors of their own.
 #
-# And `torch._addmm_activation` puts a GELU into the epilogue. It wants a bias: zeros. The
-# underscore warns: it is PyTorch's own and may change.
+# `torch._addmm_activation` puts a GELU into the epilogue. It wants a bias: zeros. The underscore
+# warns: it may change.
 #
 # **Guess.** Kernels of each form? Which is fastest at 8192 tokens, and is any slower than eager?
 
@@ -534,8 +545,8 @@ def all_forms():
 
 
 # %% [markdown]
-# The bars come from one profiled step each; `gpu_us` from many replays, so trust that. Products
-# are called by their tiles.
+# The bars come from one profiled step each, after a pause and without its gaps. Compare forms by
+# `time_us`, the wait in a steady loop, taken in turn. Products are called by their tiles.
 
 # %%
 table = recorded("06_forms", all_forms)
@@ -543,28 +554,33 @@ large, small = (table[table["tokens"] == n].reset_index(drop=True) for n in (TOK
 lines = large.assign(name=large["names"].str.split("\n"), us=large["each_us"].str.split("\n"))
 lines = lines.explode(["name", "us"], ignore_index=True).astype({"us": float})
 plots_linear.kernel_rows(lines.rename(columns={"form": "step"}))
-columns = ["form", "kernels", "memsets", "time_us", "gpu_us", "error", "same_bits"]
+columns = ["form", "kernels", "memsets", "time_us", "error", "same_bits"]
 show(large[columns], digits=3)
-us = large.set_index("form")["gpu_us"]
+us = large.set_index("form")["time_us"]
 saves = {form: f"{us['eager'] - us[form]:.0f}" for form in us.index[1:]}
-slower = ", ".join(us.index[us > 1.02 * us["eager"]]) or "none"
 say(
     f"Of eager's {us['eager']:.0f} us: packed saves {saves['packed']}, batched "
     f"{saves['batched']}, the epilogue {saves['GELU in the epilogue']}, the compiler "
-    f"{saves['compiled']}, packed and compiled **{saves['packed, compiled']}**. More than 2 % "
-    f"above eager: {slower}."
+    f"{saves['compiled']}, packed and compiled **{saves['packed, compiled']}**."
 )
-names = large.set_index("form")["names"]["GELU in the epilogue"].split("\n")
-names = [short(name, 40) for name in names if decode(name).kind != "memset"]
-say(f"With the GELU in the epilogue run: {'; '.join(names)}.")
+kernels = lines[~lines["name"].str.startswith("Memset")].groupby("form")["us"].agg(list)
+gate, gelu, up = kernels["eager"][:3]
+count = [tiles(product(large["names"][i]), (1 + i) * HIDDEN, TOKENS) for i in (0, 1)]
+one, both = (math.ceil(tile / sweep["sms"][0]) for tile in count)
+say(
+    f"gate and up: {one} rounds each, {gate + up:.0f} us in all; packed: {both} rounds, "
+    f"{kernels['packed'][0]:.0f} us. GELU is a kernel of {gelu:.0f} us; in the epilogue it "
+    f"makes the product {kernels['GELU in the epilogue'][0] - up:.0f} us longer."
+)
 
 # %% [markdown]
-# A packed product has twice the tiles, so its last round weighs less, and it reads the input once.
-# But its halves have gaps, and what eager mode gains in the product it can lose in the pointwise
-# kernels. With a compiler behind it, it doesn't.
+# A packed product has fewer rounds only where two last ones fit into one. It saves a launch; but
+# on its halves eager mode loses more in the pointwise kernels. With a compiler behind it, it
+# doesn't.
 #
-# A sum in another order differs in its last bits; `error` says whether it is any worse. And count
-# kernels: some libraries run an epilogue as a kernel of its own, for some formats and cards.
+# An epilogue isn't free, but costs less than passes; some libraries run it as a kernel of its
+# own. What stays in registers is not rounded to 16 bits on the way: fused forms differ in their
+# bits and err a little less.
 #
 # GELU has two forms, tanh and exact. Which is this one? May it be trained?
 
@@ -600,8 +616,8 @@ say(
 # Two traps: on a CPU it is another GELU, so a test there proves nothing for the GPU; and it has no
 # derivative, so it is for inference alone.
 #
-# > **Takeaway.** Packing saves a launch and fills rounds, an epilogue saves passes; halves of a
-# > tensor want a kernel that reads strides.
+# > **Takeaway.** Packing saves a launch, an epilogue saves passes; halves of a tensor want a
+# > kernel that knows their strides.
 
 # %% [markdown]
 # ## Sixty-four tokens
@@ -633,17 +649,18 @@ say(
 )
 
 # %% [markdown]
-# With so few tiles many SMs would rest. *split-K* in a name: several blocks share a tile, each adds
-# up a part of K, and another kernel adds the parts. That makes a kernel more than operators.
+# With so few tiles many SMs would rest. *split-K* in a name: several blocks share a tile, and
+# another kernel adds the parts. That makes a kernel more than operators. Kernels as short as
+# these are mostly beginning and end: reading the weights alone would be far quicker.
 #
-# Now the forms, at this size.
+# Now the forms, at this size; `us_a_kernel` is the wait over the kernels launched.
 
 # %%
-plots_compile.mode_bars(
-    small.rename(columns={"form": "how", "time_us": "wall_us"}).assign(what="64 tokens")
-)
-small["us_an_operator"] = small["host_us"] / small["operators"]
-columns = ["form", "operators", "kernels", "host_us", "time_us", "gpu_us", "us_an_operator"]
+bars = small.rename(columns={"form": "how", "time_us": "wall_us"})
+busy = (small["gpu_us"] / small["time_us"])[0]
+plots_compile.mode_bars(bars.assign(what=f"64 tokens: eager mode's GPU works {busy:.0%}"))
+small["us_a_kernel"] = small["time_us"] / small["kernels"]
+columns = ["form", "operators", "kernels", "time_us", "gpu_us", "us_a_kernel"]
 show(small[columns], digits=3)
 wait = small.set_index("form")
 both_us = wait[["gpu_us", "time_us"]]
@@ -656,9 +673,10 @@ say(
 
 # %% [markdown]
 # The GPU works for a small part of the wait; passes saved hardly count. What counts is the host's
-# work, and in eager mode it goes by operators, those inside others included. Fusing by hand helps
-# as it removes operators; the compiler removes most of them, and puts guards and a wrapper in their
-# place, so that the wait may grow. A CUDA graph replays launches without either (notebook 5).
+# work, and in eager mode it goes by launches, not by operators: views are operators, too, and
+# cheap. Fusing by hand helps as it removes launches. The compiler puts guards and a wrapper in
+# their place, so that the wait may grow; even with a CUDA graph, one launch for all,
+# `reduce-overhead` keeps the guards (notebook 5).
 #
 # > **Takeaway.** With many tokens fusing saves passes, with few it saves launches: ask which of
 # > the two you wait for.
@@ -666,13 +684,13 @@ say(
 # %% [markdown]
 # ## The ladder so far
 #
-# Three forms, at both sizes: packed, packed and compiled, and the GELU in the epilogue, where
-# gate, with zeros for a bias, is one `_addmm_activation`. Rungs come from different processes:
-# compare their hosts within one.
+# Three forms, at both sizes. Rungs come from different processes: compare their hosts within one.
+# `gpu_us` is taken form after form while the clock moves, the wait in turn: where they disagree,
+# believe the wait.
 #
-# What is left at 8192 tokens is products and a pass over the hidden tensor. To take that away as
-# well, the product has to finish GELU and multiplication itself, which no operator of PyTorch's
-# does: we shall write kernels.
+# What is left at 8192 tokens is products and one pointwise kernel. To take that away, too, the
+# product has to finish GELU and multiplication itself, which no operator of PyTorch's does: we
+# shall write kernels.
 
 
 # %%
@@ -698,8 +716,8 @@ first = steps[own & (steps["tokens"] == TOKENS)].iloc[0]
 fastest = rungs.loc[rungs[rungs["tokens"] == TOKENS]["time_us"].idxmin()]
 say(
     f"At 8192 tokens: {first.time_us:.0f} us in notebook 0, **{fastest.time_us:.0f} us** for "
-    f"*{fastest.rung}*; its GPU work {fastest.gpu_us:.0f} us, of which the three products are "
-    f"most."
+    f"*{fastest.rung}*. At 64, where eager mode took {wait.time_us['eager']:.0f} us in this "
+    f"notebook's process, packing took {wait.time_us['packed']:.0f}."
 )
 
 # %% [markdown]
@@ -785,7 +803,8 @@ check("pack", try_out(pack), [True, 24])
 #
 # - A linear layer is one product of a library: the transpose is a view, the bias its epilogue, and
 #   tile, layout and epilogue stand in its name.
-# - Equal FLOPs take unequal times: rounds that are not full, short K, large tensors, split-K.
+# - Equal FLOPs take unequal times: many rounds of short K, rounds that are not full, large tensors,
+#   split-K.
 # - Compiling fuses what stands between the products; packing and epilogues take kernels out
 #   without it. With many tokens that saves passes, with few it saves launches. Next: how do I
 #   write a kernel that is right?

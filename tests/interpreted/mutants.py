@@ -11,7 +11,10 @@ import helpers.kernels
 FOLDER = Path(helpers.kernels.__file__).parent
 SWAPPED = [("activate(g, ACTIVATION) * u", "activate(u, ACTIVATION) * g")]
 K_TILE = [("for k in range(0, K, BK):", "for k in range(0, K - BK, BK):")]
-K_MASK = [("left = ks < K - k", "left = ks < K")]
+K_MASK = [
+    ("(at[None, :] < K)", "(at[None, :] >= 0)"),
+    ("(at[:, None] < K)", "(at[:, None] >= 0)"),
+]
 STORE_MASK = "mask = (rows[:, None] < M) & (cols[None, :] < N)"
 M_MASK = [(STORE_MASK, STORE_MASK.replace("rows[:, None] < M", "rows[:, None] >= 0"))]
 N_MASK = [(STORE_MASK, STORE_MASK.replace("cols[None, :] < N", "cols[None, :] >= 0"))]
@@ -23,9 +26,9 @@ WIDENED = (
 )
 INT32 = [(each, each.removesuffix(".to(tl.int64)")) for each in WIDENED]
 X_STRIDES = [
-    ("rows[:, None] * x_row + ks[None, :] * x_col", "rows[:, None] * K + ks[None, :] * x_col"),
-    ("rows[:, None] * x_row + ks[None, :] * x_col", "rows[:, None] * x_row + ks[None, :]"),
-    ("x_ptrs += BK * x_col", "x_ptrs += BK"),
+    ("rows[:, None] * x_row", "rows[:, None] * K"),
+    ("at[None, :] * x_col", "at[None, :]"),
+    ("[x.stride(0), 1]", "[k, 1]"),
 ]
 
 MUTANTS = {
@@ -62,9 +65,8 @@ MUTANTS = {
         "int32 offset": INT32,
         "strides ignored": [
             *X_STRIDES,
-            ("cols[None, :] * w_row + ks[:, None] * w_col", "cols[None, :] * K + ks[:, None]"),
-            ("w_ptrs += BK * w_col", "w_ptrs += BK"),
-            ("[x.stride(0), 1]", "[k, 1]"),
+            ("cols[None, :] * w_row", "cols[None, :] * K"),
+            ("at[:, None] * w_col", "at[:, None]"),
             ("[weight.stride(0), 1]", "[k, 1]"),
         ],
         "bias forgotten": [("z += tl.load(b_ptr", "z += 0 * tl.load(b_ptr")],
@@ -74,14 +76,18 @@ MUTANTS = {
         "erf for tanh": [("h = activate(y, ACTIVATION)", 'h = activate(y, "gelu_erf")')],
         "last tile dropped": [
             ("(ins[None, :] < DIMS[0])", "(ins[None, :] < DIMS[0] - 16)"),
-            ("(ins[:, None] < DIMS[I])", "(ins[:, None] < DIMS[I] - 16)"),
+            ("(ins[:, None] < DIMS[AT])", "(ins[:, None] < DIMS[AT] - 16)"),
             ("tl.cdiv(M, BM), tl.num", "M // BM, tl.num"),
         ],
         "M-mask dropped": [("(rows[:, None] < M) & (outs", "(rows[:, None] >= 0) & (outs")],
-        "int32 offset": [("tl.arange(0, BM)).to(tl.int64)", "tl.arange(0, BM))")],
+        "int32 offset": [
+            ("tl.arange(0, BM)).to(tl.int64)", "tl.arange(0, BM))"),
+            ("ins.to(tl.int64)[None, :] * x_col", "ins[None, :] * x_col"),
+        ],
+        "infinity times padding": [("h = tl.where(", "tl.where(")],
         "strides ignored": [
             ("rows[:, None] * x_row + ins", "rows[:, None] * DIMS[0] + ins"),
-            ("ins[None, :] * x_col", "ins[None, :]"),
+            ("ins.to(tl.int64)[None, :] * x_col", "ins[None, :]"),
             ("*(w.contiguous() for w in weights)", "*weights"),
             ("else b.contiguous()", "else b"),
         ],
@@ -94,7 +100,7 @@ MUTANTS = {
         "gate and up swapped": [
             *SWAPPED,
             ("swap, first = away < 0,", "swap, first = away > 0,"),
-            ("(g_ptr + at, g.to(dtype)", "(g_ptr + at, u.to(dtype)"),
+            ("(g_ptr + out, g.to(dtype)", "(g_ptr + out, u.to(dtype)"),
         ],
         "erf for tanh": [("activate(g, ACTIVATION)", 'activate(g, "gelu_erf")')],
         "last K tile dropped": K_TILE,
@@ -105,12 +111,9 @@ MUTANTS = {
         "strides ignored": [
             *X_STRIDES,
             ("cols[None, :] * wg_row", "cols[None, :] * K"),
-            ("ks[:, None] * wg_col", "ks[:, None]"),
+            ("at[:, None] * wg_col", "at[:, None]"),
             ("cols[None, :] * wu_row", "cols[None, :] * K"),
-            ("ks[:, None] * wu_col", "ks[:, None]"),
-            ("wg_ptrs += BK * wg_col", "wg_ptrs += BK"),
-            ("wu_ptrs += BK * wu_col", "wu_ptrs += BK"),
-            ("[x.stride(0), 1]", "[k, 1]"),
+            ("at[:, None] * wu_col", "at[:, None]"),
             ("strides = [8 * row,", "strides = [8 * k,"),
             ("// size, row, 1]", "// size, k, 1]"),
         ],
@@ -133,9 +136,12 @@ MUTANTS = {
         "M-mask dropped": [
             ("mask = (rows[:, None] < M) & (cols", "mask = (rows[:, None] >= 0) & (cols")
         ],
-        "int32 offset": [("wide = cols.to(tl.int64)", "wide = cols")],
+        "int32 offset": [
+            ("wide = cols.to(tl.int64)", "wide = cols"),
+            ("rows.to(tl.int64)[:, None] * x_row", "rows[:, None] * x_row"),
+        ],
         "strides ignored": [
-            ("rows[:, None] * x_row", "rows[:, None] * D"),
+            ("rows.to(tl.int64)[:, None] * x_row", "rows[:, None] * D"),
             ("wide[:, None] * wg_row", "wide[:, None] * D"),
             ("wide[:, None] * wu_row", "wide[:, None] * D"),
             ("wide[:, None] * wd_row", "wide[:, None] * H"),

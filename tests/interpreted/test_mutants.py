@@ -12,6 +12,7 @@ LIKELY = {
     "int32 offset": ("far apart",),
     "strides ignored": ("columns", "transposed", "far apart", "gradients, t"),
     "bias forgotten": ("tma (1",),
+    "infinity times padding": ("infinity",),
 }
 
 
