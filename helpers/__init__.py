@@ -14,6 +14,7 @@
     programs    small programs with one planted cause each; quiz: six more, do not peek
     roofline    FLOPs, bytes, the floor they set, and where a kernel stands below the roof
     compiling   what a first call costs and why, guards, graph breaks, recompiles, break-even
+    kernels     Triton kernels: a package with its own table of contents
     block       the running block: one GeGLU MLP, and its inputs
     fresh       run a function of a notebook in a Python process of its own
     published   figures quoted from articles
@@ -30,6 +31,7 @@ timing_devices (timing), profile_run, profile_table, profile_text and verify (ca
 compiling_* (compiling), nvidia_smi (device), doctor_gpu (doctor), answers (exercises), picture
 and plots_* (plots).
 
-At a terminal: `python -m helpers diagnose TRACE`, `doctor`, `run` and `record`.
+At a terminal: `python -m helpers diagnose TRACE`, `doctor`, `run` and `record`; and
+`python -m helpers.kernels bench` and `compile`.
 Importing this package loads nothing: import the module you need, `from helpers import timing`.
 """

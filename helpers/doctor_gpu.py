@@ -74,8 +74,8 @@ def profiled_kernels():
     from torch.profiler import ProfilerActivity, profile
 
     if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
-        remedy = f"use the PyTorch wheel of torch, not this build; until then {_REPLAY}"
-        return LIMITED, "this torch build cannot see GPU kernels (no CUPTI in it)", remedy
+        detail = "this torch build cannot see GPU kernels (no CUPTI in it)"
+        return LIMITED, detail, f"use the PyTorch wheel of torch; until then {_REPLAY}"
     x = torch.ones(256, 256, device="cuda")
     x @ x  # loads the matmul library outside the profile
     torch.cuda.synchronize()
@@ -157,6 +157,8 @@ def number_format():
     detail = f"capability {card.capability} only emulates bf16, slowly"
     if "GTX 16" in card.name:  # same capability as a T4, and no way to ask for tensor cores
         detail += "; this card has no tensor cores either"
+    # Below capability 8.0, where native_dtype is fp16, Triton multiplies without tensor cores.
+    detail += "; Triton's matmul kernels step aside for cuBLAS + act_mul"
     return LIMITED, detail, "none needed: the course uses fp16 here"
 
 
@@ -181,8 +183,7 @@ def quiet():
     slowed = any(word in why for word in ("power", "heat", "slowdown"))
     detail += f", slowed by: {why}" if slowed else ""
     if others or slowed:
-        remedy = "an open notebook counts; other work makes times wander: trust ratios"
-        return LIMITED, detail, remedy
+        return LIMITED, detail, "an open notebook counts; with other work, trust ratios"
     return PASS, detail, ""
 
 

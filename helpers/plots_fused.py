@@ -61,6 +61,7 @@ def forms(table, even):
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)
             axes.set(xlim=(0, 1.25), xlabel="speed of the matmuls alone = 1")
+            axes.set_ylim(-0.6, len(rows) - 0.4)
             right = rows[rows["reason"] == ""]
             axes.set_title(f"{shape}: best {right['ratio'].max():.2f}", fontsize=10)
         lines = {"color": COLOURS["limit"], "linestyle": "--"}
@@ -75,9 +76,8 @@ def _form(axes, y, row):
     fine = not row.reason
     look = {"color": COLOURS["compute"]} if fine else {"color": "white", "hatch": "///"}
     axes.barh(y, row.ratio, 0.7, edgecolor="white" if fine else COLOURS["limit"], **look)
-    return note(
-        axes, f"{row.ratio:.2f}" + ("" if fine else " wrong"), (row.ratio, y), fontsize=8
-    )
+    text = f"{row.ratio:.2f}" + ("" if fine else " wrong")
+    return note(axes, text, (0, y), color="white" if fine else "black", fontsize=8)
 
 
 def programs(matmul=3.0, epilogue=1.2):
@@ -127,5 +127,5 @@ def sweep(table):
         axes.set_ylim(len(by) - 0.5, -0.5)
         ratios = table["over_peer"]
         faster, slower = (ratios > 1 + SAME).sum(), (ratios < 1 - SAME).sum()
-        told = f"{faster} times faster than the best peer, {slower} times slower"
-        axes.set_title(f"{told}, {len(table) - faster - slower} draws")
+        told = f"Against the best peer: faster in {faster} of {len(table)}, slower in {slower}"
+        axes.set_title(told)

@@ -45,7 +45,7 @@ def kernel_rows(table):
         axes.grid(axis="y", visible=False)
         axes.set(xlabel="us of GPU work, gaps left out", xlim=(0, 1.14 * longest))
         axes.xaxis.set_major_formatter("{x:,.10g}")
-        axes.set_title(f"{_most(table)} of the GPU's work is matrix products")
+        axes.set_title(_title(table))
         marks = [KINDS[kind] for kind in KINDS if kind in set(table["kind"])]
         where = {"loc": "outside lower center", "ncols": 3, "handlelength": 1.2}
         patches = [Patch(color=colour) for colour, _ in marks]
@@ -60,19 +60,21 @@ def _told(table):
         told = decode(row.name if isinstance(row.name, str) else "")
         kind = row.kind if isinstance(row.kind, str) else told.kind
         words = [told.tile.rpartition("x")[0]] if kind == "matmul" else []
-        words += told.fused or ([] if words else [told.operation])
+        fused = [word for word in told.fused if word != "split"]  # a view, no work
+        words += fused or ([] if words else [told.operation])
         label = row.label if isinstance(row.label, str) else "+".join(words)
         rows.append([row.step, row.us, kind if kind in KINDS else "other", label])
     return pd.DataFrame(rows, columns=["step", "us", "kind", "label"])
 
 
-def _most(table):
-    """Say the share of matrix products: "67 %" or "63 to 77 %"."""
-    products = table["us"].where(table["kind"] == "matmul", 0).groupby(table["step"]).sum()
-    shares = (100 * products / table.groupby("step")["us"].sum()).round().astype(int)
-    return (
-        f"{shares.min()} %" if shares.nunique() == 1 else f"{shares.min()} to {shares.max()} %"
-    )
+def _title(table):
+    """Say the share of matrix products of a single step, the range of times of several."""
+    sums = table.groupby("step", sort=False)["us"].sum()
+    if len(sums) > 1:
+        low, high = sums.idxmin(), sums.idxmax()
+        return f"From {sums[high]:,.0f} us ({high}) to {sums[low]:,.0f} us ({low})"
+    share = table["us"][table["kind"] == "matmul"].sum() / sums.iloc[0]
+    return f"{share:.0%} of the GPU's work is matrix products"
 
 
 def _fitting(label, us, room):

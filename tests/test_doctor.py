@@ -288,6 +288,7 @@ def test_a_t4_is_told_what_differs(gpu):
     gpu.setattr(device, "native_dtype", lambda: torch.float16)
     rows = by_what(doctor.doctor())
     assert rows["number format"][0] == "LIMITED" and "fp16" in rows["number format"][2]
+    assert "step aside for cuBLAS + act_mul" in rows["number format"][1]
     assert rows["max-autotune"][0] == "LIMITED" and "has 40" in rows["max-autotune"][1]
 
 

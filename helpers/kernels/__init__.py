@@ -9,10 +9,12 @@
     teaching     the small kernels of notebook 07
 
     support         what the kernels can take, and what becomes of the rest
+    checks          what the public functions refuse
     activations     the activations, in torch and in Triton
     tuning          which of a few candidates is fastest here
-    bench           every peer beside the kernels, in one process
-    cross_compile   registers, spills and shared memory for GPUs that are not here
+    bench           every peer beside the kernels, in one process (bench_parts: who they are)
+    cross_compile   registers, spills, shared memory for GPUs that are not here (compiled: one)
+    interpret       notebook kernels in Triton's interpreter, also with bugs put in
 
 At a terminal: `python -m helpers.kernels bench` and `python -m helpers.kernels compile`.
 """

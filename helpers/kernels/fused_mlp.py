@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import warnings
 from collections import OrderedDict
 
 import torch
@@ -83,7 +84,7 @@ class FusedMLP(nn.Module):
         return f"activation={self.activation}"
 
     def _forget(self):
-        self._ready, self._seen, self._pools = OrderedDict(), OrderedDict(), {}
+        self._ready, self._seen = OrderedDict(), OrderedDict()
 
     def _apply(self, fn, recurse=True):  # .to(), .half(), ...: what was prepared is void
         self._forget()
@@ -91,7 +92,7 @@ class FusedMLP(nn.Module):
 
     def __getstate__(self):  # a CUDA graph cannot be copied or pickled
         state = self.__dict__.copy()
-        return state | {"_ready": OrderedDict(), "_seen": OrderedDict(), "_pools": {}}
+        return state | {"_ready": OrderedDict(), "_seen": OrderedDict()}
 
     def _layers(self):
         layers = self._modules  # attributes of a module are slow, and this runs at every call
@@ -147,12 +148,28 @@ class FusedMLP(nn.Module):
                 if decode := prepare(x, parameters, self.activation):
                     ways["decode"] = decode
             if not support.refuses(x, *parameters[:3]):
-                pool = self._pools.setdefault(key[-1], torch.cuda.graph_pool_handle())
-                ways["graph"] = Graph(self._stages, x, pool)
+                if graph := self._graph(key, x):
+                    ways["graph"] = graph
             calls = {name: functools.partial(run, x) for name, run in ways.items()}
             self._ready[key] = ways[tuning.fastest(calls)]
         while len(self._ready) > SHAPES:
             self._ready.popitem(last=False)
+
+    def _graph(self, key, x):
+        """The stages as a CUDA graph; None, with a warning, where they cannot be captured."""
+        same = [
+            run
+            for k, run in self._ready.items()
+            if isinstance(run, Graph) and k[-1] == key[-1]
+        ]
+        try:
+            return Graph(self._stages, x, same[0].graph.pool() if same else None)
+        except RuntimeError as error:
+            told = (str(error).splitlines() or [""])[0]
+            warnings.warn(
+                f"FusedMLP: no CUDA graph for {tuple(x.shape)}: {told}", stacklevel=4
+            )
+            return None
 
     def _parameters_in_order(self):
         layers = self._layers()
@@ -181,7 +198,7 @@ class Graph:
     """fn(x) captured in a CUDA graph; a call copies x in, replays, and copies the result out.
 
     So the caller owns the result, and may give any x of the same shape and dtype. For one
-    stream, on which graphs may share `pool` for what they need in between.
+    stream, on which graphs may share the pool of a living one for what they need in between.
     """
 
     def __init__(self, fn, x, pool):

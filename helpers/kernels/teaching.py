@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from helpers.kernels import support
-from helpers.kernels.support import check_bias, check_tensors, check_weight, tl, triton
+from helpers.kernels.checks import check_bias, check_tensors, check_weight
+from helpers.kernels.support import tl, triton
 
 # Precision of a dot product of fp32 numbers: "ieee" is fp32 arithmetic, "tf32" tensor cores.
 PRECISIONS = ("ieee", "tf32")

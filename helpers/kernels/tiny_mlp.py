@@ -72,7 +72,8 @@ def _layer(w_ptr, b_ptr, DIMS: tl.constexpr, PADDED: tl.constexpr, AT: tl.conste
     if b_ptr is not None:
         b = tl.load(b_ptr + outs, outs < DIMS[AT + 1], other=0.0).to(tl.float32)
     else:
-        b = tl.zeros((PADDED[AT + 1],), tl.float32)
+        OUTS: tl.constexpr = PADDED[AT + 1]
+        b = tl.zeros((OUTS,), tl.float32)
     return w, b
 
 

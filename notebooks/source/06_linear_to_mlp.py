@@ -43,8 +43,8 @@ from helpers.timing import compare, time_gpu
 #
 # `nn.Linear` computes `x @ w.t() + b`: a transpose, a product, a sum.
 #
-# **Guess.** How many kernels does `linear(x)` run? How many does the formula run, written by
-# hand? And what is left of the layer's work when it is compiled?
+# **Guess.** How many kernels does `linear(x)` run? How many the formula, written by hand? What is
+# left of the layer's work when it is compiled?
 #
 # `seen` profiles one call, counts, and keeps the kernels' names, one a line.
 
@@ -132,8 +132,8 @@ say(f"`aten::t` took the profiled host {inner['aten::t']:.1f} us, the GPU nothin
 # epilogue, while the tile is in registers. `aten::t` only makes new strides. Only `addmm`
 # launches anything; a memset is the library's own.
 #
-# What the compiler removes is operators, dispatch on the host. Guards and a wrapper take their
-# place, and for one layer they cost more. The product's kernel it leaves as it is.
+# What the compiler removes is operators, dispatch on the host; for one layer, guards and a
+# wrapper cost more. The product's kernel it leaves as it is.
 #
 # > **Takeaway.** `nn.Linear` is one kernel: the transpose is a view, the bias an epilogue.
 
@@ -143,8 +143,8 @@ say(f"`aten::t` took the profiled host {inner['aten::t']:.1f} us, the GPU nothin
 # A weight is stored as (out, in), row by row; its `t()` has strides (1, in). The kernel has to
 # read it that way; libraries have one for each order.
 #
-# **Guess.** Seven ways in which weight and input may lie in memory, always 8192 x 768 times
-# 768 x 3072. Which of them cost a copy? Which costs a second kernel for the bias?
+# **Guess.** Seven ways to lay out weight and input, always 8192 x 768 times 768 x 3072. Which
+# cost a copy? Which costs a second kernel for the bias?
 
 
 # %%
@@ -191,9 +191,8 @@ say(
 # One dimension with stride 1 is enough: rows may be far apart, and the letters change instead of
 # the data. With no such dimension PyTorch copies first.
 #
-# In the last row three dimensions can't be seen as two. They take another way through
-# `aten::linear`: a batched product, and the bias as an operator of its own, `add_`. No epilogue,
-# and the slow sum again.
+# In the last row three dimensions can't be seen as two. `aten::linear` then takes a batched
+# product, and the bias as an operator of its own, `add_`: no epilogue, and the slow sum again.
 #
 # > **Takeaway.** Transposing costs letters in a name; leaving no stride of 1, or no two
 # > dimensions, costs kernels.
@@ -236,8 +235,7 @@ def work(trace):
 
 
 # %% [markdown]
-# From module to operator to kernel to launches. In the picture the kernels stand end to end, as
-# long as they took.
+# From module to operator to kernel to launches; in the picture end to end, as long as they took.
 
 
 # %%
@@ -279,8 +277,7 @@ say(
 #
 # **Guess.** Which takes longest, and why?
 #
-# So that it is more than two shapes, we go on: twice the features out, half the features in, from
-# 96 out to 24,576. Always the same FLOPs.
+# Then we go on: twice the features out, half the features in, from 96 out to 24,576.
 
 
 # %%
@@ -306,9 +303,9 @@ def tiles(name, features, tokens):
 
 # %% [markdown]
 # A tile is what one block of the kernel computes; a *round* (or wave) is a tile for each SM. A
-# last round that is not full leaves SMs without work. The first number of a tile is taken along
-# the features, the second along the tokens. `at_work` is the share of SMs at work, averaged over
-# the rounds; `extra_us` what a round takes beyond its arithmetic at the matmul ceiling.
+# last round that is not full leaves SMs without work. A tile's first number goes along the
+# features, the second along the tokens. `at_work` is the share of SMs at work, averaged over the
+# rounds; `extra_us` what a round takes beyond its arithmetic at the matmul ceiling.
 
 # %%
 sweep = recorded("06_equal_flops", equal_flops)
@@ -338,12 +335,11 @@ say(
 # A grid of as many blocks as SMs, fewer than tiles, means a *persistent* kernel: each block takes
 # one tile after another. The rounds stay the same.
 #
-# Both keep the SMs equally busy: uneven rounds don't tell them apart. A tile has a beginning (the
-# first loads) and an end (the store) in which tensor cores may wait: `extra_us`, about the same a
-# round. Down, with a quarter of the output and four times the K, has fewer rounds.
+# Both keep the SMs equally busy: uneven rounds don't tell them apart. A tile has a beginning
+# (first loads) and an end (the store) in which tensor cores may wait: `extra_us`, about the same
+# a round. Down, with a quarter of the output and four times the K, has fewer rounds.
 #
-# Few tiles are hard to deal out evenly. Smaller ones that need no more rounds end sooner: reason
-# enough for another size.
+# Few tiles are hard to deal out evenly. Smaller ones that need no more rounds end sooner.
 
 # %%
 bytes_moved = [linear_bytes(TOKENS, k, n, 2) for n, k in sweep[["n", "k"]].to_numpy().tolist()]
@@ -362,10 +358,10 @@ say(
 # ends the tensors are so large that memory decides; in the middle, arithmetic.
 #
 # To the right K is short: many rounds, each with a store and little arithmetic to hide it behind.
-# To the left tiles are few; *split-K* lets several blocks share one, and adds their results in a
-# second kernel.
+# To the left tiles are few; *split-K* lets blocks share one, and adds their results in a second
+# kernel.
 #
-# > **Takeaway.** FLOPs tell the least time; tiles, rounds and K tell how near you come.
+# > **Takeaway.** FLOPs tell the least time; tiles, rounds and K how near you come.
 
 # %% [markdown]
 # ## What a compiler makes of it
@@ -393,8 +389,8 @@ guess(my_saved, two_us - one_us, "us", "Saved by one kernel for two")
 times = sum(theirs[f"{name}_gemm"] for name in ("gate", "up", "down"))
 times /= fused["us"][fused["kind"] == "matmul"].sum()
 say(
-    f"Counted: {(five - three) / 1e6:.0f} MB less, {(five - three) / roofs[1] * 1e6:.1f} us at "
-    f"the copy roof. Measured in the step: **{two_us - one_us:.1f} us** of "
+    f"Counted: {(five - three) / 1e6:.0f} MB less, {(five - three) / roofs[1] * 1e6:.1f} us "
+    f"at the copy roof. Measured in the step: **{two_us - one_us:.1f} us** of "
     f"{eager['us'].sum():.0f}. The article's A100 takes {times:.1f} times as long for the "
     f"products, {theirs['gelu_mul_inductor'] / one_us:.1f} times for the fused kernel."
 )
@@ -404,9 +400,9 @@ say(
 # become one Triton kernel, three passes for five. Products follow a card's FLOP/s, pointwise
 # kernels its bandwidth.
 #
-# A fused kernel can also be taken from a shelf: **Liger** (the package `liger-kernel`) has one.
-# Beside it the compiler's and eager mode, on two tensors, and on the halves of one, whose rows
-# lie twice as far apart: we need those below.
+# Fused kernels also come off the shelf: **Liger** (the package `liger-kernel`) has one. Beside it
+# the compiler's and eager mode, on two tensors, and on the halves of one, whose rows lie twice as
+# far apart: we need those below.
 
 
 # %%
@@ -451,8 +447,8 @@ moved = np.where(both["how"] == "eager", five, three)
 both["of_copy"] = moved / both["gpu_us"] * 1e6 / roofs[1]
 last = both["names"].str.split("\n").str[-1]
 both["last_kernel"] = last.str.partition("<")[0].str.rpartition(":")[2]
-columns = ["run", "where", "how", "kernels", "gpu_us", "of_copy", "last_kernel", "grids"]
-show(both[columns].assign(grids=both["grids"].str.split("\n").str[-1]), digits=3)
+columns = ["run", "where", "how", "kernels", "gpu_us", "of_copy", "last_kernel"]
+show(both[columns].reset_index(drop=True), digits=3)
 us = shelf[shelf["where"] == "two tensors"].set_index("how")["gpu_us"]
 gap = theirs["gelu_mul_liger"] / theirs["gelu_mul_inductor"]
 say(
@@ -462,13 +458,12 @@ say(
 
 # %% [markdown]
 # Kernels that move the same bytes and are bound by them can't be far apart. The rest may be how
-# they cut the work: Liger's block is a row, filled up to a power of two. We have not tried
-# another.
+# they cut the work: Liger's block is a row, filled up to a power of two.
 #
 # Halves: the compiler writes the strides into its kernel; Liger wants rows without gaps, and
 # copies both halves first. Eager mode leaves its `vectorized` kernel for one made for any
-# strides: an address for every element, half the bandwidth. The slow sum of the first section is
-# that kernel, too.
+# strides: an address for every element, half the bandwidth. The slow sum above is that kernel,
+# too.
 #
 # > **Takeaway.** Compiling took two kernels to one and left the products alone: what it gains is
 # > passes.
@@ -483,7 +478,7 @@ say(
 # `torch._addmm_activation` puts a GELU into the epilogue. It wants a bias: zeros. The underscore
 # warns: it may change.
 #
-# **Guess.** Kernels of each form? Which is fastest at 8192 tokens, and is any slower than eager?
+# **Guess.** Kernels of each form? Which is fastest at 8192 tokens? Is any slower than eager?
 
 
 # %%
@@ -520,16 +515,19 @@ def forms(block):
 # %%
 def timed_forms():
     rows, steps = [], {}
-    for tokens in (8192, 64):
+    for tokens in (64, 8192):
         block, x = make_block(), make_input(tokens)
         mine = {name: partial(form, x) for name, form in forms(block).items()}
         eager, truth = mine["eager"](), make_block().double()(x.double())
-        for each in compare(mine).itertuples():
+        timed = compare(mine)
+        warm = [[time_gpu(step, cold_l2=False).median for step in mine.values()] for _ in "123"]
+        for each, gpu_us in zip(timed.itertuples(), np.median(warm, axis=0), strict=True):
             step = steps[each.name, tokens] = mine[each.name]
-            warm, y = time_gpu(step, cold_l2=False).median, step()
+            y = step()
             error = ((y.double() - truth).norm() / truth.norm()).item()
-            row = [each.name, tokens, each.median_us, each.host_us, warm, error]
+            row = [each.name, tokens, each.median_us, each.host_us, gpu_us, error]
             rows.append([*row, torch.equal(y, eager)])
+    rows.sort(key=lambda row: -row[1])
     return [[row, seen(steps[row[0], row[1]])] for row in rows]
 
 
@@ -557,18 +555,14 @@ plots_linear.kernel_rows(lines.rename(columns={"form": "step"}))
 columns = ["form", "kernels", "memsets", "time_us", "error", "same_bits"]
 show(large[columns], digits=3)
 us = large.set_index("form")["time_us"]
-saves = {form: f"{us['eager'] - us[form]:.0f}" for form in us.index[1:]}
-say(
-    f"Of eager's {us['eager']:.0f} us: packed saves {saves['packed']}, batched "
-    f"{saves['batched']}, the epilogue {saves['GELU in the epilogue']}, the compiler "
-    f"{saves['compiled']}, packed and compiled **{saves['packed, compiled']}**."
-)
+against = [f"{form} {us[form] - us['eager']:+.0f}" for form in us.index[1:]]
+say(f"Against eager's {us['eager']:.0f} us: {'; '.join(against)}.")
 kernels = lines[~lines["name"].str.startswith("Memset")].groupby("form")["us"].agg(list)
 gate, gelu, up = kernels["eager"][:3]
 count = [tiles(product(large["names"][i]), (1 + i) * HIDDEN, TOKENS) for i in (0, 1)]
-one, both = (math.ceil(tile / sweep["sms"][0]) for tile in count)
+one, pair = (math.ceil(tile / sweep["sms"][0]) for tile in count)
 say(
-    f"gate and up: {one} rounds each, {gate + up:.0f} us in all; packed: {both} rounds, "
+    f"gate and up: {one} rounds each, {gate + up:.0f} us in all; packed: {pair} rounds, "
     f"{kernels['packed'][0]:.0f} us. GELU is a kernel of {gelu:.0f} us; in the epilogue it "
     f"makes the product {kernels['GELU in the epilogue'][0] - up:.0f} us longer."
 )
@@ -578,9 +572,9 @@ say(
 # on its halves eager mode loses more in the pointwise kernels. With a compiler behind it, it
 # doesn't.
 #
-# An epilogue isn't free, but costs less than passes; some libraries run it as a kernel of its
-# own. What stays in registers is not rounded to 16 bits on the way: fused forms differ in their
-# bits and err a little less.
+# An epilogue isn't free, but costs less than passes; some libraries run it as a kernel. What
+# stays in registers is not rounded to 16 bits on the way: fused forms differ in their bits and
+# err a little less.
 #
 # GELU has two forms, tanh and exact. Which is this one? May it be trained?
 
@@ -613,8 +607,8 @@ say(
 )
 
 # %% [markdown]
-# Two traps: on a CPU it is another GELU, so a test there proves nothing for the GPU; and it has no
-# derivative, so it is for inference alone.
+# Two traps: on a CPU it is another GELU, so a test there proves nothing for the GPU; and it has
+# no derivative: inference alone.
 #
 # > **Takeaway.** Packing saves a launch, an epilogue saves passes; halves of a tensor want a
 # > kernel that knows their strides.
@@ -622,10 +616,10 @@ say(
 # %% [markdown]
 # ## Sixty-four tokens
 #
-# The same block, 64 tokens: a 128th of the work. All its tensors fit into a large L2 cache.
+# A 128th of the work; all tensors fit into a large L2 cache.
 #
-# **Guess.** Are the kernels still the same? Down's output is 64 x 768: how many tiles of 64 x 32
-# is that, on how many SMs? And is it worth while to save passes here?
+# **Guess.** Are the kernels still the same? Down's output is 64 x 768: how many tiles of 64 x 32,
+# on how many SMs? Is it worth while to save passes here?
 
 
 # %%
@@ -658,7 +652,7 @@ say(
 # %%
 bars = small.rename(columns={"form": "how", "time_us": "wall_us"})
 busy = (small["gpu_us"] / small["time_us"])[0]
-plots_compile.mode_bars(bars.assign(what=f"64 tokens: eager mode's GPU works {busy:.0%}"))
+plots_compile.mode_bars(bars.assign(what=f"64 tokens: {busy:.0%} of eager's wait is work"))
 small["us_a_kernel"] = small["time_us"] / small["kernels"]
 columns = ["form", "operators", "kernels", "time_us", "gpu_us", "us_a_kernel"]
 show(small[columns], digits=3)
@@ -674,9 +668,8 @@ say(
 # %% [markdown]
 # The GPU works for a small part of the wait; passes saved hardly count. What counts is the host's
 # work, and in eager mode it goes by launches, not by operators: views are operators, too, and
-# cheap. Fusing by hand helps as it removes launches. The compiler puts guards and a wrapper in
-# their place, so that the wait may grow; even with a CUDA graph, one launch for all,
-# `reduce-overhead` keeps the guards (notebook 5).
+# cheap. Fusing by hand helps as it removes launches. The compiler adds guards and a wrapper, so
+# that the wait may grow; `reduce-overhead` keeps them round its one launch (notebook 5).
 #
 # > **Takeaway.** With many tokens fusing saves passes, with few it saves launches: ask which of
 # > the two you wait for.
@@ -684,13 +677,12 @@ say(
 # %% [markdown]
 # ## The ladder so far
 #
-# Three forms, at both sizes. Rungs come from different processes: compare their hosts within one.
-# `gpu_us` is taken form after form while the clock moves, the wait in turn: where they disagree,
-# believe the wait.
+# Rungs come from different processes: compare their hosts within one. `gpu_us` is taken form
+# after form while the clock moves, the wait in turn: where they disagree, believe the wait.
 #
-# What is left at 8192 tokens is products and one pointwise kernel. To take that away, too, the
-# product has to finish GELU and multiplication itself, which no operator of PyTorch's does: we
-# shall write kernels.
+# What is left at 8192 tokens is products and one pointwise kernel. For that the product has to
+# finish GELU and multiplication itself, which no operator of PyTorch's does: we shall write
+# kernels.
 
 
 # %%
@@ -742,7 +734,7 @@ check("read a name", answers, truth)
 
 # %% [markdown]
 # **2. The last round.** `last_round(features, tokens, tile, sms)` returns how full the last round
-# of tiles is, from just above 0 to 1; `tile` is a pair, its first number along the features.
+# of tiles is, up to 1; `tile` is a pair, its first number along the features.
 
 
 # %%
@@ -801,10 +793,9 @@ check("pack", try_out(pack), [True, 24])
 # %% [markdown]
 # ## Summary
 #
-# - A linear layer is one product of a library: the transpose is a view, the bias its epilogue, and
-#   tile, layout and epilogue stand in its name.
+# - A linear layer is one product of a library, with tile, layout and epilogue in its name.
 # - Equal FLOPs take unequal times: many rounds of short K, rounds that are not full, large tensors,
 #   split-K.
 # - Compiling fuses what stands between the products; packing and epilogues take kernels out
-#   without it. With many tokens that saves passes, with few it saves launches. Next: how do I
-#   write a kernel that is right?
+#   without it. Many tokens: fewer passes; few: fewer launches. Next: how do I write a kernel that is
+#   right?
