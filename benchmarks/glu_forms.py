@@ -1,7 +1,7 @@
-"""Forms of gate_up_glu that were tried, beside the one that won. To run: python this_file.
+"""Forms of gate_up_glu that were tried, beside the one that won.
 
-The form that won is in helpers/kernels/gate_up_glu.py; the others are kept here, so that the
-figures of notebook 08 can be measured anew. On Hopper or newer.
+The winner is in helpers/kernels/gate_up_glu.py; the others are kept here, so that the figures
+of notebook 08 can be measured anew: python benchmarks/glu_forms.py, on Hopper or newer.
 """
 
 import functools

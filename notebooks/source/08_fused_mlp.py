@@ -275,32 +275,28 @@ def epilogues():
     for tokens, dim, hidden in glu_forms.SHAPES:
         kind = {"device": "cuda", "dtype": native_dtype()}
         x, weights = torch.randn(tokens, dim, **kind), torch.randn(2, hidden, dim, **kind)
-        given, outs = (x, *weights / dim**0.5), torch.empty(3, tokens, hidden, **kind)
+        given, (h, *pair) = (x, *weights / dim**0.5), torch.empty(3, tokens, hidden, **kind)
         exact = [each.double() for each in (x[:64], *given[1:])]
-        calls = {("two matmuls alone", ""): partial(both_matmuls, *given, *outs[1:])}
+        calls = {("two matmuls alone", ""): partial(both_matmuls, *given, *pair)}
         for name in ("128x128", "128x64"):
             programs = f"{TMA[name]['per_sm']} an SM"
             for act in ("relu", "gelu_tanh", "gelu_erf"):
-                more = (None, None, act, outs[0], None, None)
+                more = (None, None, act, h, None, None)
                 calls[act, programs] = partial(run_tma, *given, *more, **TMA[name])
-            calls["gelu_tanh, as taught", programs] = partial(
-                glu, *given, outs[0], **TMA[name]
-            )
+            calls["gelu_tanh, taught", programs] = partial(glu, *given, h, **TMA[name])
         times = tuning.race(calls, rounds=9, block_s=20e-3)
         for (what, programs), call in calls.items():
-            outs.fill_(float("nan"))
+            h.fill_(float("nan"))
             call()
-            truth = (
-                reference(*exact, what.split(",")[0]) if programs else outs[0, :64].double()
-            )
-            error = ((outs[0, :64] - truth).norm() / truth.norm()).item()
+            truth = reference(*exact, what.split(",")[0]) if programs else h[:64].double()
+            error = ((h[:64] - truth).norm() / truth.norm()).item()
             us = pd.Series(times[what, programs]).median() * 1e6
             rows.append([tokens, dim, what, programs, us, error])
     return pd.DataFrame(rows, columns="tokens width what programs us error".split())
 
 
 # %% [markdown]
-# `as taught` is the kernel above, with `tl.sigmoid`; the others are the shipped one, whose tanh GELU
+# `taught` is the kernel above, with `tl.sigmoid`; the others are the shipped one, whose tanh GELU
 # takes one exponential and one approximate reciprocal. The picture is drawn, not measured.
 
 # %%
@@ -332,7 +328,7 @@ say(
 
 # %%
 stage = part("stage").reset_index(drop=True)
-us = stage.pivot(index="dim", columns="contender", values="wall_us")
+us = stage.pivot(index="dim", columns="contender", values="wall_us").rename_axis(index=None)
 told = pd.DataFrame({"width": us.index.astype(int)}, index=us.index)
 told["r*"] = 1 / bound(us.index, 3, 2, R)
 told["r"] = us["GEMMs alone"] / us["gate_up_glu"]
@@ -437,7 +433,7 @@ mlp = part("mlp").reset_index(drop=True)
 mlp["shape"] = [f"{int(m)}x{int(d)}" for m, d in zip(mlp["tokens"], mlp["dim"], strict=True)]
 wall = mlp.pivot(index="contender", columns="shape", values="wall_us")
 wall = wall.loc[mlp["contender"].unique(), mlp["shape"].unique()]
-show(wall.reset_index(), digits=3)
+show(wall.rename_axis(columns=None).reset_index(), digits=3)
 ours = mlp[mlp["contender"] == "FusedMLP"]
 guess(my_best, ours["over_peer"].iloc[0], "times", "FusedMLP over the best peer")
 columns = ["shape", "over_peer", "over_floor", "error", "torch_error"]
@@ -482,8 +478,9 @@ say(
 # A kernel has no derivative until you write one: dg = dh u act'(g) and du = dh act(g) are a kernel;
 # the matmuls of backward stay with the library.
 #
-# An `autograd.Function` tells eager mode. A `custom_op` is opaque to the compiler, but no graph
-# break; into a `triton_op` it can see. A *fake* tells shapes without computing.
+# For eager mode an `autograd.Function` will do. To the compiler a `custom_op` is a black box, but no
+# graph break; into a `triton_op` it can look. Both need a *fake*, which tells shapes and computes
+# nothing.
 #
 # **Guess.** Two operators below are built wrong on purpose. Which of opcheck's four tests notices?
 
@@ -632,7 +629,7 @@ ran["which"] = [
     for names in ran["names"]
 ]
 counts = ran.pivot(index="shape", columns="how", values="kernels").loc[ran["shape"].unique()]
-show(counts[ran["how"].unique()].reset_index())
+show(counts[ran["how"].unique()].rename_axis(columns=None).reset_index())
 show(ran[ran["how"] == "FusedMLP"][["shape", "which"]].reset_index(drop=True))
 
 # %% [markdown]
@@ -711,8 +708,8 @@ ends = steps.groupby("tokens")["time_us"].agg(["first", "last"]).reset_index()
 show(ends.assign(times=ends["first"] / ends["last"]), digits=3)
 
 # %% [markdown]
-# With 8192 tokens what was gained was passes, with 64 it was launches; the matmuls nobody made
-# faster.
+# With 8192 tokens what was gained was passes, with 64 it was launches; the matmuls themselves
+# hardly changed.
 #
 # **To take to work on Monday.** Find the regime before you ask for a kernel. Compute R / D: below a
 # tenth or so, leave it. Compile, pack gate and up, use a CUDA graph for small batches: a few lines
@@ -772,8 +769,8 @@ check("widest", widest, cases=known, tol=1e-3)
 # - Passes over matmuls is R / D: the gain is known before the kernel, and shrinks with the width.
 # - The kernel: one wide instruction, one descriptor over two weights, two programs an SM, a cheap
 #   epilogue; each measured against the form without it.
-# - The module measures, falls back and refuses. It makes no matmul faster, and in a wide MLP that is
-#   nearly all there is.
+# - The module measures, falls back and refuses. It hardly makes a matmul faster, and in a wide
+#   MLP matmuls are nearly all there is.
 #
 # What surprised us: a stride may be the distance of two tensors; two small programs beat one large.
 # What we do not know: how it does on other cards. `python -m helpers.kernels bench` tells.
