@@ -205,9 +205,8 @@ class Launch:
         if self.start is None:
             self._first(x, weights, y)
         else:
-            start, *fixed, work, rest = self.start
-            hidden, partial, barrier = work
-            start(x.data_ptr(), *fixed, hidden, partial, y.data_ptr(), barrier, *rest)
+            start, before, after = self.start
+            start(x.data_ptr(), *before, y.data_ptr(), *after)
         return y
 
     def _first(self, x, weights, y):
@@ -236,10 +235,13 @@ class Launch:
     def _keep(self, compiled, x, weights):
         """Keep the launch: finding the kernel and asking for pointers cost more than it."""
         stream = torch.cuda.current_stream(x.device).cuda_stream
-        start = functools.partial(compiled[(self.programs, 1, 1)], stream=stream)
-        addresses = [None if t is None else t.data_ptr() for t in weights]
-        work = [t.data_ptr() for t in (self.hidden, self.partial, self.barrier)]
-        self.start = (start, *addresses, work, (*self.sizes, *self.fixed, 0))
+        kernel = (stream, compiled.function, compiled.packed_metadata)
+        # What compiled[grid] calls as well; without the hooks of a tracing tool.
+        start = functools.partial(compiled.run, self.programs, 1, 1, *kernel, None, None, None)
+        tensors = (*weights, self.hidden, self.partial)
+        before = [None if t is None else t.data_ptr() for t in tensors]
+        after = (self.barrier.data_ptr(), *self.sizes, *self.fixed, 0)
+        self.start = (start, before, after)
 
 
 def prepare(x, weights, activation):

@@ -104,34 +104,33 @@ class FusedMLP(nn.Module):
         That is inference on plain CUDA tensors outside of torch.compile, torch.func, autocast
         and a graph capture, with layers that nobody has hooked.
         """
-        if torch.compiler.is_compiling() or type(x) is not torch.Tensor or not x.is_cuda:
+        if type(x) is not torch.Tensor or torch.compiler.is_compiling() or not x.is_cuda:
             return None
-        grad, key = torch.is_grad_enabled(), [x.shape, x.stride(), x.dtype, x.device]
+        grad, key = torch.is_grad_enabled(), [x.shape, x.stride(), x.dtype, x.data_ptr() % 16]
         if grad and x.requires_grad or torch._C._functorch.peek_interpreter_stack():
             return None
         for layer in self._layers():
-            weight, bias = layer._parameters["weight"], layer._parameters["bias"]
-            if layer._forward_hooks or layer._forward_pre_hooks:
+            hooked = layer._forward_hooks or layer._forward_pre_hooks
+            if hooked or len(layer._parameters) != 2:  # weight and bias: not parametrized
                 return None
-            if type(weight) is not nn.Parameter:
-                return None
-            if grad and (weight.requires_grad or bias is not None and bias.requires_grad):
-                return None
-            key += [weight.data_ptr(), weight.stride(), weight.dtype]
+            weight, bias = layer._parameters.values()
+            key += (weight.data_ptr(), weight.dtype, weight.stride())
             if bias is not None:
-                key += [bias.data_ptr(), bias.stride(), bias.dtype]
+                key += (bias.data_ptr(), bias.dtype, bias.stride())
+            if grad and support.wants_grad(weight, bias):
+                return None
         if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
             return None
-        if torch.cuda.current_device() != x.device.index:
+        index = x.device.index
+        if torch.cuda.current_device() != index:
             return None
-        stream = torch._C._cuda_getCurrentRawStream(x.device.index)
-        return (*key, x.data_ptr() % 16, stream)
+        return (*key, index, torch._C._cuda_getCurrentRawStream(index))
 
     def _first_calls(self, x, key):
         """Compute as ever; at a shape's third call, prepare its launch for the next ones."""
         y = self._compute(x)
         flops = 6 * x.numel() * self.gate_proj.weight.shape[0]
-        if key and 0 < flops <= SMALL_FLOPS:
+        if key and 0 < flops <= SMALL_FLOPS and support.plain(*self.parameters()):
             self._seen[key] = self._seen.get(key, 0) + 1
             if self._seen[key] == 3:
                 self._prepare(key, x)

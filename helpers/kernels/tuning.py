@@ -6,8 +6,8 @@ import time
 import torch
 
 _chosen = {}
-ROUNDS, CALLS = 5, 10
-SLEEP_CYCLES = 4_000_000  # about 2 ms: as long as the host needs to queue the calls
+ROUNDS, LEAST, LOAD_MS = 7, 10, 10.0
+SLEEP_CYCLES = 4_000_000  # about 2 ms: as long as the host needs to queue the first calls
 
 
 def bucket(n):
@@ -18,7 +18,7 @@ def bucket(n):
 def pick(key, candidates):
     """Return the name of the candidate with the least GPU time; a dict of names and functions.
 
-    Measured at the first call with this key: a few calls of each in turn, queued while the GPU
+    Measured at the first call with this key: calls of each in turn, queued while the GPU
     sleeps, so that launch costs do not blur it. A candidate that this GPU has no room for
     drops out. While a CUDA graph is being captured nothing can be measured: the first
     candidate, for this once. The functions must write to nothing but outputs of their own.
@@ -28,10 +28,11 @@ def pick(key, candidates):
     if len(candidates) == 1 or torch.cuda.is_current_stream_capturing():
         return next(iter(candidates))
     ready = runnable(candidates)
+    number = {name: _calls(_queued(fn, LEAST) / LEAST) for name, fn in ready.items()}
     times = {name: [] for name in ready}
     for _ in range(ROUNDS):
         for name, fn in ready.items():
-            times[name].append(_queued(fn))
+            times[name].append(_queued(fn, number[name]) / number[name])
     _chosen[key] = min(times, key=lambda name: statistics.median(times[name]))
     return _chosen[key]
 
@@ -89,12 +90,17 @@ def chosen():
     return dict(_chosen)
 
 
-def _queued(fn):
-    """GPU milliseconds of CALLS calls that were queued before the first one began."""
+def _calls(ms):
+    """Calls that keep the GPU busy for LOAD_MS: under load its clocks are others than idle."""
+    return max(LEAST, min(50, round(LOAD_MS / ms)))
+
+
+def _queued(fn, number):
+    """GPU milliseconds of calls that were queued before the first one began."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(SLEEP_CYCLES)
     start.record()
-    for _ in range(CALLS):
+    for _ in range(number):
         fn()
     end.record()
     end.synchronize()

@@ -31,7 +31,7 @@ from helpers.exercises import LADDER, check, guess, ladder
 from helpers.fresh import in_fresh_process
 from helpers.kernel_names import decode
 from helpers.kernels import FusedMLP, bench, gate_up_glu, support, tuning
-from helpers.kernels.decode_mlp import Launch
+from helpers.kernels.decode_mlp import Launch, launch
 from helpers.kernels.fused_mlp import Graph
 from helpers.kernels.gate_up_glu import TMA, place, reference, run_tma
 from helpers.kernels.support import TensorDescriptor, tl, triton
@@ -391,11 +391,12 @@ def few_tokens():
     rows = []
     for tokens, dim, hidden in bench.SHAPES[2:]:
         block, x = random_block(tokens, dim, hidden)
-        given = (x, *block.parameters(), None, None, None, "gelu_tanh")
-        one, three = Launch(*given), Launch(*given)
+        weights, act = (*block.parameters(), None, None, None), "gelu_tanh"
+        one, three = partial(launch, weights=weights, activation=act), Launch(x, weights, act)
         three.tries = []  # no launch of programs that wait for each other
-        ways = {"eager": block, "eager, CUDA graph": Graph(block, x), "three launches": three}
-        ways |= {"one launch": one, "one launch, CUDA graph": Graph(one, x)}
+        ways = {"eager": block, "eager, CUDA graph": Graph(block, x, None)}
+        ways |= {"three launches": partial(three, weights=weights), "one launch": one}
+        ways["one launch, CUDA graph"] = Graph(one, x, None)
         nbytes = sum(weight.nbytes for weight in block.parameters())
         for each in compare({how: partial(way, x) for how, way in ways.items()}).itertuples():
             same = torch.equal(ways[each.name](x), ways[each.name](x).clone())
