@@ -1,5 +1,6 @@
 """Python processes that have done nothing yet: for one function, or for a whole notebook."""
 
+import dis
 import inspect
 import json
 import os
@@ -102,4 +103,5 @@ def _collect(function, imports, sources):
 def _names(code):
     """Return the global names in a code object and in those of the functions inside it."""
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
+    loads = {at.argval for at in dis.get_instructions(code) if at.opname == "LOAD_GLOBAL"}
+    return loads.union(*map(_names, inner))

@@ -59,7 +59,7 @@ def _mlp(part, tokens, dim, hidden, activation):
         compiled = torch.compile(block, mode=mode, dynamic=False)
         contenders[f"torch.compile, {mode}"] = lambda compiled=compiled: compiled(x)
     if liger := _liger(block, activation):
-        contenders[type(liger).__name__] = lambda: liger(x)
+        contenders[type(liger).__name__] = lambda: liger(x[None])[0]  # it wants a batch
     fused = FusedMLP.from_module(block)
     contenders |= {"FusedMLP": lambda: fused(x), "GEMMs alone": alone}
     truth = _swiglu(x[:ROWS].double(), wg, wu, wd, act)

@@ -104,27 +104,37 @@ class FusedMLP(nn.Module):
         That is inference on plain CUDA tensors outside of torch.compile, torch.func, autocast
         and a graph capture, with layers that nobody has hooked.
         """
+        # This runs at every call, beside a launch of a few microseconds: no loop, no helper.
         if type(x) is not torch.Tensor or torch.compiler.is_compiling() or not x.is_cuda:
             return None
-        grad, key = torch.is_grad_enabled(), [x.shape, x.stride(), x.dtype, x.data_ptr() % 16]
-        if grad and x.requires_grad or torch._C._functorch.peek_interpreter_stack():
+        gate, up, down = self._layers()
+        if gate._forward_hooks or up._forward_hooks or down._forward_hooks:
             return None
-        for layer in self._layers():
-            hooked = layer._forward_hooks or layer._forward_pre_hooks
-            if hooked or len(layer._parameters) != 2:  # weight and bias: not parametrized
-                return None
-            weight, bias = layer._parameters.values()
-            key += (weight.data_ptr(), weight.dtype, weight.stride())
-            if bias is not None:
-                key += (bias.data_ptr(), bias.dtype, bias.stride())
-            if grad and support.wants_grad(weight, bias):
-                return None
-        if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
+        if gate._forward_pre_hooks or up._forward_pre_hooks or down._forward_pre_hooks:
             return None
-        index = x.device.index
-        if torch.cuda.current_device() != index:
+        g, u, d = gate._parameters, up._parameters, down._parameters
+        if not len(g) == len(u) == len(d) == 2:  # weight and bias; one less: parametrized
             return None
-        return (*key, index, torch._C._cuda_getCurrentRawStream(index))
+        biases = (g["bias"], u["bias"], d["bias"])
+        g, u, d = g["weight"], u["weight"], d["weight"]
+        if torch.is_grad_enabled() and support.wants_grad(x, g, u, d, *biases):
+            return None
+        if torch._C._functorch.peek_interpreter_stack() or torch.is_autocast_enabled("cuda"):
+            return None
+        index = x.get_device()
+        if torch.cuda.current_device() != index or torch.cuda.is_current_stream_capturing():
+            return None
+        places = None
+        if not biases[0] is biases[1] is biases[2] is None:
+            places = tuple(
+                b is not None and (b.data_ptr(), b.dtype, b.stride()) for b in biases
+            )
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        return (
+            x.shape, x.stride(), x.dtype, x.data_ptr() % 16, places,
+            g.data_ptr(), g.dtype, g.stride(), u.data_ptr(), u.dtype, u.stride(),
+            d.data_ptr(), d.dtype, d.stride(), index, stream,
+        )  # fmt: skip
 
     def _first_calls(self, x, key):
         """Compute as ever; at a shape's third call, prepare its launch for the next ones."""

@@ -6,7 +6,10 @@ import time
 import torch
 
 _chosen = {}
-ROUNDS, LEAST, LOAD_MS = 7, 10, 10.0
+ROUNDS, LEAST = 5, 10
+# A GPU at its power limit clocks down after tens of milliseconds, and ranks kernels otherwise.
+LOAD_MS = 30.0
+LAUNCH_MS = 0.15  # shorter calls may cost the host more: as many as the sleep hides
 SLEEP_CYCLES = 4_000_000  # about 2 ms: as long as the host needs to queue the first calls
 
 
@@ -91,8 +94,8 @@ def chosen():
 
 
 def _calls(ms):
-    """Calls that keep the GPU busy for LOAD_MS: under load its clocks are others than idle."""
-    return max(LEAST, min(50, round(LOAD_MS / ms)))
+    """Calls to time as one: enough to load the GPU as a program does that calls on and on."""
+    return LEAST if ms < LAUNCH_MS else max(LEAST, round(LOAD_MS / ms))
 
 
 def _queued(fn, number):
