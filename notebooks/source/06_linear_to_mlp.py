@@ -520,7 +520,9 @@ def timed_forms():
         mine = {name: partial(form, x) for name, form in forms(block).items()}
         eager, truth = mine["eager"](), make_block().double()(x.double())
         timed = compare(mine)
-        warm = [[time_gpu(step, cold_l2=False).median for step in mine.values()] for _ in "123"]
+        warm = [
+            [time_gpu(step, cold_l2=False).median for step in mine.values()] for _ in "123"
+        ]
         for each, gpu_us in zip(timed.itertuples(), np.median(warm, axis=0), strict=True):
             step = steps[each.name, tokens] = mine[each.name]
             y = step()
@@ -538,15 +540,16 @@ def one_process():
     return pd.DataFrame([dict(zip(columns, row, strict=True)) | more for row, more in rows])
 
 
-def all_forms():
-    return one_process()
-
-
 # %% [markdown]
 # The bars come from one profiled step each, after a pause and without its gaps. Compare forms by
 # `time_us`, the wait in a steady loop, taken in turn. Products are called by their tiles.
 
+
 # %%
+def all_forms():
+    return one_process()
+
+
 table = recorded("06_forms", all_forms)
 large, small = (table[table["tokens"] == n].reset_index(drop=True) for n in (TOKENS, 64))
 lines = large.assign(name=large["names"].str.split("\n"), us=large["each_us"].str.split("\n"))
