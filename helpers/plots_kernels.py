@@ -38,7 +38,7 @@ def program_blocks(n, block):
 
 def tile_orders(tiles_m, tiles_n, group, running):
     """Draw which tiles of a matmul are first, row by row and in groups of rows."""
-    panels = [("row by row", 1), (f"in groups of {group} rows", group)]
+    panels = [("Row by row", 1), (f"In groups of {group} rows", group)]
     with picture(2, 1, figsize=(7.6, 4.4), layout="constrained") as both:
         for axes, (name, height) in zip(both, panels, strict=True):
             grid = np.zeros((tiles_m, tiles_n))
@@ -50,8 +50,8 @@ def tile_orders(tiles_m, tiles_n, group, running):
             axes.set(ylabel="rows of tiles")
             axes.grid(visible=False)
             x, w = len(set(m)), len(set(n))
-            told = f"{name}: they read {x} row blocks of x, {w} of the weights"
-            axes.set_title(f"The first {running} programs, {told}", fontsize=10)
+            told = f"{x} + {w} = {x + w} row blocks of x and w"
+            axes.set_title(f"{name}: the first {running} programs read {told}", fontsize=10)
         axes.set(xlabel="columns of tiles: rows of the weight")
 
 

@@ -45,13 +45,17 @@ def warm(fn, device, where=""):
 
     first, begin, before = first_call(), device.clock(), None
     number, wall = 1, reading(1)
+    least = wall
     while device.clock() - begin < WARM_CAP_S:
         if before and abs(wall - before) <= 0.05 * before:
             break
         before = wall if number * wall > BATCH_S / 2 else None  # else too short to compare
         number = max(1, int(BATCH_S / wall))
         wall = reading(number)
-    return first, min(wall, before or wall)
+        least = min(least, wall)
+    if number == 1 and WARM_CAP_S <= wall < SLOW_S:
+        least = min(wall, reading(1))  # it may have tuned or captured something, for once
+    return first, least
 
 
 def enqueue(fn, device, wall):

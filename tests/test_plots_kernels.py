@@ -32,8 +32,8 @@ def test_tiles_are_each_visited_once_in_every_order():
 def test_groups_read_less(figures):
     plots_kernels.tile_orders(32, 112, group=8, running=132)
     rowwise, grouped = (axes.get_title("left") for axes in figures[-1].axes)
-    assert "2 row blocks of x, 112 of the weights" in rowwise
-    assert "8 row blocks of x, 17 of the weights" in grouped
+    assert "Row by row: the first 132 programs read 2 + 112 = 114 row blocks" in rowwise
+    assert "8 rows: the first 132 programs read 8 + 17 = 25 row blocks" in grouped
 
 
 def test_what_is_caught(figures):

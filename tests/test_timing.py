@@ -694,3 +694,16 @@ def test_the_flush_updates_twice_the_l2_and_is_taken_once(l2, nbytes):
     flush()
     assert taken == [nbytes]
     assert added == [1, 1]
+
+
+@pytest.mark.parametrize("slow", [2, 3])
+def test_a_late_slow_call_is_not_taken_for_the_price(slow):
+    """The third call of a FusedMLP measures and captures; the others are fast."""
+    calls = []
+
+    def late():
+        calls.append(time.perf_counter())
+        time.sleep(0.65 if len(calls) == slow else 0.001)
+
+    _, wall = timing_samples.warm(late, timing_devices.current())
+    assert wall < 0.1

@@ -3,12 +3,13 @@
 import torch
 from torch.library import triton_op, wrap_triton
 
-from helpers.kernels import activations, checks
+from helpers.kernels import activations, checks, plans
 from helpers.kernels.activations import activate, slope
 from helpers.kernels.support import (
     INTERPRETED,
     TensorDescriptor,
     note,
+    on,
     plain,
     refuses,
     tl,
@@ -24,6 +25,9 @@ def act_mul(g, u, activation="gelu_tanh"):
     ValueError for shapes that differ or an unknown activation, TypeError for what is no
     floating-point tensor. Built by hand in notebook 08.
     """
+    key = plans.key("act_mul", activation, (g, u))
+    if plan := plans.find(key):
+        return plan(g, u)
     checks.check_tensors("act_mul", dict(g=g, u=u))
     activations.check_activation("act_mul", activation)
     if g.shape != u.shape:
@@ -32,7 +36,13 @@ def act_mul(g, u, activation="gelu_tanh"):
         return reference(g, u, activation)
     if torch.compiler.is_compiling() or wants_grad(g, u):
         return _act_mul(g, u, activation)
-    return _forward(act_mul_kernel, g, u, activation)  # the dispatcher costs tens of us
+    # Past the dispatcher, which costs tens of microseconds.
+    out, started = _forward(plans.Started, g, u, activation)
+    if key and started and started.named["g_ptr"].data_ptr() == g.data_ptr():
+        if started.named["u_ptr"].data_ptr() == u.data_ptr():
+            slots = {"g_ptr": 0, "u_ptr": 1, "out_ptr": 2}
+            plans.keep(key, plans.Plan(started, slots, out.shape, "triton"))
+    return out
 
 
 def reference(g, u, activation="gelu_tanh"):
@@ -82,39 +92,43 @@ def _rows(*tensors):
     return tuple(t.reshape(-1, t.shape[-1]) for t in tensors)
 
 
-def _launch(kernel, inputs, outputs, activation):
-    rows, cols = inputs[0].shape
+def _launch(start, kernel, inputs, outputs, activation):
+    """Launch the kernel on inputs (rows, cols), by their names in it; what `start` returns."""
+    rows, cols = inputs["g"].shape
     # int(): a traced number of columns would end up in the guards, bit by bit.
     block = BLOCK if cols >= BLOCK else triton.next_power_of_2(int(cols))
-    blocks = triton.cdiv(cols, block)
-    strides = [s for t in inputs for s in t.stride()]
-    kernel[(rows * blocks,)](
-        *inputs, *outputs, cols, blocks, *strides,
-        ACTIVATION=activation, BLOCK=block, num_warps=WARPS,
-    )  # fmt: skip
+    named = {f"{name}_ptr": t for name, t in (inputs | outputs).items()}
+    for name, t in inputs.items():
+        named[f"{name}_row"], named[f"{name}_col"] = t.stride()
+    named |= {"cols": cols, "blocks": triton.cdiv(cols, block)}
+    named |= {"ACTIVATION": activation, "BLOCK": block}
+    return start(kernel, (rows * named["blocks"],), named, num_warps=WARPS)
+
+
+def _traced(kernel, grid, named, **options):
+    """Launch so that torch.compile sees the kernel; an interpreted one is none to torch."""
+    kernel = kernel if INTERPRETED or TensorDescriptor is None else wrap_triton(kernel)
+    kernel[grid](**named, **options)
 
 
 BLOCK, WARPS = 1024, 4
 
 
-def _forward(kernel, g, u, activation):
+def _forward(start, g, u, activation):
+    """act(g) * u, and what `start` returned for its launch; None if torch computed it."""
     if refuses(g, u) or g.ndim == 0:
         note("torch")
-        return reference(g, u, activation)
+        return reference(g, u, activation), None
     note("triton")
     out = torch.empty(g.shape, dtype=g.dtype, device=g.device)
-    _launch(kernel, _rows(g, u), [out], activation)
-    return out
-
-
-def _traceable(kernel):
-    """The kernel as torch.compile can see it; the interpreter's is no kernel to torch."""
-    return kernel if INTERPRETED or TensorDescriptor is None else wrap_triton(kernel)
+    inputs = dict(zip("gu", _rows(g, u), strict=True))
+    with on(g):
+        return out, _launch(start, act_mul_kernel, inputs, {"out": out}, activation)
 
 
 @triton_op("wttg::act_mul", mutates_args=())
 def _act_mul(g: torch.Tensor, u: torch.Tensor, activation: str) -> torch.Tensor:
-    return _forward(_traceable(act_mul_kernel), g, u, activation)
+    return _forward(_traced, g, u, activation)[0]
 
 
 @triton_op("wttg::act_mul_backward", mutates_args=())
@@ -126,7 +140,9 @@ def act_mul_backward(
         return _reference_backward(grad, g, u, activation)
     dg = torch.empty(g.shape, dtype=g.dtype, device=g.device)
     du = torch.empty_like(dg)
-    _launch(_traceable(act_mul_backward_kernel), _rows(grad, g, u), [dg, du], activation)
+    inputs = dict(zip(("grad", "g", "u"), _rows(grad, g, u), strict=True))
+    with on(g):
+        _launch(_traced, act_mul_backward_kernel, inputs, {"dg": dg, "du": du}, activation)
     return dg, du
 
 

@@ -5,6 +5,7 @@ same run. Shown and read in notebook 08.
 """
 
 import functools
+import gc
 import math
 import statistics
 import sys
@@ -96,6 +97,10 @@ def _rows(part, shape, contenders, truth, flops, nbytes, floor):
     wrong = {name: e for name, e in errors.items() if not e <= 2 * errors["eager"] + 1e-6}
     if wrong:
         raise RuntimeError(f"{part} {shape}: wrong results, relative errors {wrong}")
+    for fn in contenders.values():
+        for _ in range(10):  # a compiler's or module's later calls may record a graph
+            fn()
+    gc.collect()
     table = timing.compare(contenders).set_index("name")
     own = ("FusedMLP", "act_mul", "gate_up", "linear_gelu", "tiny_mlp")
     peers = [n for n in contenders if n not in ALONE and not n.startswith(own)]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import activations, checks, support, tuning
+from helpers.kernels import activations, checks, plans, support, tuning
 from helpers.kernels.act_mul import act_mul, act_mul_backward
 from helpers.kernels.activations import activate
 from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
@@ -41,6 +41,9 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
     ValueError for shapes that do not fit, TypeError for what is no floating-point tensor.
     Built by hand in notebook 08.
     """
+    key = plans.key("gate_up_glu", activation, (x, w_gate, w_up, b_gate, b_up), places=(1, 2))
+    if plan := plans.find(key):
+        return plan(x, w_gate, w_up, b_gate, b_up)
     where = "gate_up_glu"
     checks.check_tensors(
         where, dict(x=x, w_gate=w_gate, w_up=w_up), dict(b_gate=b_gate, b_up=b_up)
@@ -59,7 +62,7 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
         return _training(*tensors, activation)[0]
     if torch.compiler.is_compiling():
         return _inference(*tensors, activation)
-    return _forward(*tensors, activation)  # the dispatcher costs tens of us
+    return _forward(*tensors, activation, key)  # the dispatcher costs tens of us
 
 
 def reference(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None):
@@ -186,7 +189,7 @@ def can_tma(x, w_gate, w_up):
 
 
 def run_tma(x, w_gate, w_up, b_gate, b_up, activation, h, g, u, *, BM, BN, BK, **options):
-    """Launch the descriptor kernel on x (M, D); g and u are None or kept as well."""
+    """Launch the descriptor kernel on x (M, D); g and u are None or kept as well: Started."""
     (m, k), n = x.shape, w_gate.shape[0]
     w_desc, swap = both_weights(w_gate, w_up, BN, BK)
     h_desc, g_desc, u_desc = (
@@ -194,21 +197,27 @@ def run_tma(x, w_gate, w_up, b_gate, b_up, activation, h, g, u, *, BM, BN, BK, *
     )
     programs = support.properties(x.device).multi_processor_count
     grid = (min(programs * options.pop("per_sm", 1), triton.cdiv(m, BM) * triton.cdiv(n, BN)),)
-    glu_tma_kernel[grid](
-        TensorDescriptor(x, [m, k], [x.stride(0), 1], [BM, BK]), w_desc,
-        h_desc, g_desc, u_desc, b_gate, b_up,
-        m, n, k, ACTIVATION=activation, SWAP=swap, BM=BM, BN=BN, BK=BK, GROUP=8, **options,
+    named = dict(
+        x_desc=TensorDescriptor(x, [m, k], [x.stride(0), 1], [BM, BK]), w_desc=w_desc,
+        h_desc=h_desc, g_desc=g_desc, u_desc=u_desc, bg_ptr=b_gate, bu_ptr=b_up, M=m, N=n, K=k,
+        ACTIVATION=activation, SWAP=swap, BM=BM, BN=BN, BK=BK, GROUP=8,
     )  # fmt: skip
+    return plans.Started(glu_tma_kernel, grid, named, **options)
 
 
 def run_pointer(x, w_gate, w_up, b_gate, b_up, activation, h, g, u, *, BM, BN, BK, **options):
-    """Launch the pointer kernel on x (M, D); g and u are None or kept as well."""
+    """Launch the pointer kernel on x (M, D); g and u are None or kept as well: Started."""
     (m, k), n = x.shape, w_gate.shape[0]
-    glu_pointer_kernel[(triton.cdiv(m, BM) * triton.cdiv(n, BN),)](
-        x, w_gate, w_up, h, g, u, b_gate, b_up, m, n, k,
-        *x.stride(), *w_gate.stride(), *w_up.stride(), ACTIVATION=activation,
-        BM=BM, BN=BN, BK=BK, GROUP=8, **options,
+    (x_row, x_col), (wg_row, wg_col), (wu_row, wu_col) = (
+        t.stride() for t in (x, w_gate, w_up)
+    )
+    named = dict(
+        x_ptr=x, wg_ptr=w_gate, wu_ptr=w_up, h_ptr=h, g_ptr=g, u_ptr=u, bg_ptr=b_gate,
+        bu_ptr=b_up, M=m, N=n, K=k, x_row=x_row, x_col=x_col, wg_row=wg_row, wg_col=wg_col,
+        wu_row=wu_row, wu_col=wu_col, ACTIVATION=activation, BM=BM, BN=BN, BK=BK, GROUP=8,
     )  # fmt: skip
+    grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
+    return plans.Started(glu_pointer_kernel, grid, named, **options)
 
 
 def run_plain(x, w_gate, w_up, b_gate, b_up, activation, keep):
@@ -236,37 +245,48 @@ def ways(x, w_gate, w_up):
 
 
 def compute(x, w_gate, w_up, b_gate, b_up, activation, keep):
-    """(h, g, u) for x (M, D) by the fastest path; g and u are None unless `keep`."""
+    """(h, g, u) for x (M, D) by the fastest path, g and u None unless `keep`; and what
+    launched it: Started, or None."""
     b_gate, b_up = (None if b is None else b.contiguous() for b in (b_gate, b_up))
     biases = [b for b in (b_gate, b_up) if b is not None]
     arguments = (x, w_gate, w_up, b_gate, b_up, activation)
 
     def run(way):
         if way is None:
-            return run_plain(*arguments, keep)
+            return run_plain(*arguments, keep), None
         launch, config = way
         outs = [x.new_empty(x.shape[0], w_gate.shape[0]) for _ in range(3 if keep else 1)]
         outs += [None] * (3 - len(outs))
-        launch(*arguments, *outs, **config)
-        return tuple(outs)
+        started = launch(*arguments, *outs, **config)
+        return tuple(outs), started
 
     why = support.refuses(x, w_gate, w_up, *biases, matmul=True)
     found = {PLAIN: None} if why else ways(x, w_gate, w_up)
     found = support.narrow("gate_up_glu", found, PLAIN, x, why)
     key = ("gate_up_glu", x.device, x.dtype, tuning.bucket(x.shape[0]), *w_gate.shape, keep)
     name = tuning.pick((*key, *found), {n: lambda w=w: run(w) for n, w in found.items()})
-    outs = run(found[name])
+    outs, started = run(found[name])
     if name != PLAIN:
         support.note(name.split()[0])
     elif support.ran() == "triton":  # act_mul's own note
         support.note(PLAIN)
-    return outs
+    return outs, started
 
 
-def _forward(x, w_gate, w_up, b_gate, b_up, activation):
+SLOTS = {"x_ptr": 0, "x_desc": 0, "wg_ptr": 1, "wu_ptr": 2, "bg_ptr": 3, "bu_ptr": 4}
+SLOTS |= {"h_ptr": 5, "h_desc": 5}
+
+
+def _forward(x, w_gate, w_up, b_gate, b_up, activation, key=None):
+    rows = support.rows(x)
     with support.on(x):
-        h, _, _ = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, False)
-    return h.view(*x.shape[:-1], w_gate.shape[0])
+        outs, started = compute(rows, w_gate, w_up, b_gate, b_up, activation, False)
+    h = outs[0].view(*x.shape[:-1], w_gate.shape[0])
+    whole = all(b is None or b.is_contiguous() for b in (b_gate, b_up))
+    if key and started and whole and rows.data_ptr() == x.data_ptr():
+        slots = SLOTS | {"w_desc": 2 if started.named.get("SWAP") else 1}
+        plans.keep(key, plans.Plan(started, slots, h.shape, support.ran()))
+    return h
 
 
 @custom_op("wttg::gate_up_glu", mutates_args=())
@@ -286,7 +306,7 @@ def _training(
     x: Tensor, w_gate: Tensor, w_up: Tensor, b_gate: Maybe, b_up: Maybe, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     with support.on(x):
-        outs = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, True)
+        outs, _ = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, True)
     return tuple(out.view(*x.shape[:-1], w_gate.shape[0]) for out in outs)
 
 

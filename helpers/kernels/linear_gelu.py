@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import checks, support, tuning
+from helpers.kernels import checks, plans, support, tuning
 from helpers.kernels.activations import activate
 from helpers.kernels.gate_up_glu import aligned, place
 from helpers.kernels.support import HALF, TensorDescriptor, tl, triton
@@ -33,6 +33,9 @@ def linear_gelu(x, weight, bias=None, approximate="tanh"):
     for shapes that do not fit, TypeError for what is no floating-point tensor. The plain
     version is built by hand in notebook 07.
     """
+    key = plans.key("linear_gelu", approximate, (x, weight, bias))
+    if plan := plans.find(key):
+        return plan(x, weight, bias)
     where = "linear_gelu"
     checks.check_tensors(where, dict(x=x, weight=weight), dict(bias=bias))
     if approximate not in GELU:
@@ -48,7 +51,7 @@ def linear_gelu(x, weight, bias=None, approximate="tanh"):
         return _training(*tensors, approximate)[0]
     if torch.compiler.is_compiling():
         return _inference(*tensors, approximate)
-    return _forward(*tensors, approximate)  # the dispatcher costs tens of us
+    return _forward(*tensors, approximate, key)  # the dispatcher costs tens of us
 
 
 def reference(x, weight, bias=None, approximate="tanh"):
@@ -127,28 +130,34 @@ def can_tma(x, weight):
 
 
 def run_tma(x, weight, bias, activation, y, z, *, BM, BN, BK, **options):
-    """Launch the descriptor kernel on x (M, D); z is None or kept as well."""
+    """Launch the descriptor kernel on x (M, D); z is None or kept as well: Started."""
     (m, k), n = x.shape, weight.shape[0]
     y_desc, z_desc = (
         None if t is None else TensorDescriptor(t, [m, n], [n, 1], [BM, BN // 2])
         for t in (y, z)
     )
     programs = support.properties(x.device).multi_processor_count * options.pop("per_sm", 1)
-    linear_gelu_tma_kernel[(min(programs, triton.cdiv(m, BM) * triton.cdiv(n, BN)),)](
-        TensorDescriptor(x, [m, k], [x.stride(0), 1], [BM, BK]),
-        TensorDescriptor(weight, [n, k], [weight.stride(0), 1], [BN, BK]),
-        y_desc, z_desc, bias, m, n, k, ACTIVATION=activation, BM=BM, BN=BN, BK=BK, GROUP=8,
-        **options,
+    named = dict(
+        x_desc=TensorDescriptor(x, [m, k], [x.stride(0), 1], [BM, BK]),
+        w_desc=TensorDescriptor(weight, [n, k], [weight.stride(0), 1], [BN, BK]),
+        y_desc=y_desc, z_desc=z_desc, b_ptr=bias, M=m, N=n, K=k, ACTIVATION=activation,
+        BM=BM, BN=BN, BK=BK, GROUP=8,
     )  # fmt: skip
+    grid = (min(programs, triton.cdiv(m, BM) * triton.cdiv(n, BN)),)
+    return plans.Started(linear_gelu_tma_kernel, grid, named, **options)
 
 
 def run_pointer(x, weight, bias, activation, y, z, *, BM, BN, BK, **options):
-    """Launch the pointer kernel on x (M, D); z is None or kept as well."""
+    """Launch the pointer kernel on x (M, D); z is None or kept as well: Started."""
     (m, k), n = x.shape, weight.shape[0]
-    linear_gelu_pointer_kernel[(triton.cdiv(m, BM) * triton.cdiv(n, BN),)](
-        x, weight, y, z, bias, m, n, k, *x.stride(), *weight.stride(), ACTIVATION=activation,
-        BM=BM, BN=BN, BK=BK, GROUP=8, **options,
+    (x_row, x_col), (w_row, w_col) = x.stride(), weight.stride()
+    named = dict(
+        x_ptr=x, w_ptr=weight, y_ptr=y, z_ptr=z, b_ptr=bias, M=m, N=n, K=k, x_row=x_row,
+        x_col=x_col, w_row=w_row, w_col=w_col, ACTIVATION=activation, BM=BM, BN=BN, BK=BK,
+        GROUP=8,
     )  # fmt: skip
+    grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
+    return plans.Started(linear_gelu_pointer_kernel, grid, named, **options)
 
 
 def ways(x, weight):
@@ -167,18 +176,18 @@ def ways(x, weight):
 
 
 def compute(x, weight, bias, approximate, keep):
-    """(y, z) for x (M, D) by the fastest path; the pre-activation z is None unless `keep`."""
+    """(y, z) for x (M, D) by the fastest path, the pre-activation z None unless `keep`; and
+    what launched it: Started, or None."""
     bias = None if bias is None else bias.contiguous()
 
     def run(way):
         if way is None:
             z = F.linear(x, weight, bias)
-            return F.gelu(z, approximate=approximate), z if keep else None
+            return (F.gelu(z, approximate=approximate), z if keep else None), None
         launch, config = way
         y = x.new_empty(x.shape[0], weight.shape[0])
         z = torch.empty_like(y) if keep else None
-        launch(x, weight, bias, GELU[approximate], y, z, **config)
-        return y, z
+        return (y, z), launch(x, weight, bias, GELU[approximate], y, z, **config)
 
     why = support.refuses(*(t for t in (x, weight, bias) if t is not None), matmul=True)
     found = {PLAIN: None} if why else ways(x, weight)
@@ -189,10 +198,18 @@ def compute(x, weight, bias, approximate, keep):
     return run(found[name])
 
 
-def _forward(x, weight, bias, approximate):
+SLOTS = {"x_ptr": 0, "x_desc": 0, "w_ptr": 1, "w_desc": 1, "b_ptr": 2, "y_ptr": 3, "y_desc": 3}
+
+
+def _forward(x, weight, bias, approximate, key=None):
+    rows = support.rows(x)
     with support.on(x):
-        y, _ = compute(support.rows(x), weight, bias, approximate, False)
-    return y.view(*x.shape[:-1], weight.shape[0])
+        (y, _), started = compute(rows, weight, bias, approximate, False)
+    y = y.view(*x.shape[:-1], weight.shape[0])
+    whole = bias is None or bias.is_contiguous()
+    if key and started and whole and rows.data_ptr() == x.data_ptr():
+        plans.keep(key, plans.Plan(started, SLOTS, y.shape, support.ran()))
+    return y
 
 
 @custom_op("wttg::linear_gelu", mutates_args=())
@@ -210,7 +227,7 @@ def _training(
     x: Tensor, weight: Tensor, bias: Maybe, approximate: str
 ) -> tuple[Tensor, Tensor]:
     with support.on(x):
-        outs = compute(support.rows(x), weight, bias, approximate, True)
+        outs, _ = compute(support.rows(x), weight, bias, approximate, True)
     return tuple(out.view(*x.shape[:-1], weight.shape[0]) for out in outs)
 
 

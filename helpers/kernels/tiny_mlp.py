@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.library import custom_op
 
-from helpers.kernels import activations, checks, support, tuning
+from helpers.kernels import activations, checks, plans, support, tuning
 from helpers.kernels.activations import activate
 from helpers.kernels.support import HALF, tl, triton
 
@@ -34,6 +34,9 @@ def tiny_mlp(x, weights, biases=None, activation="relu"):
     biases = [None] * len(weights) if biases is None else list(biases)
     if not weights or len(biases) != len(weights):
         raise ValueError(f"{where}: {len(weights)} weights and {len(biases)} biases")
+    key = plans.key("tiny_mlp", (activation, len(weights)), (x, *weights, *biases))
+    if plan := plans.find(key):
+        return plan(x, *weights, *biases)
     required = {"x": x} | {f"weights[{i}]": w for i, w in enumerate(weights)}
     optional = {f"biases[{i}]": b for i, b in enumerate(biases)}
     checks.check_tensors(where, required, optional)
@@ -52,7 +55,7 @@ def tiny_mlp(x, weights, biases=None, activation="relu"):
     arguments = ([b for b in biases if b is not None], [b is not None for b in biases])
     if torch.compiler.is_compiling() or support.wants_grad(x, *rest):
         return _tiny_mlp(x, weights, *arguments, activation)
-    return _forward(x, weights, *arguments, activation)  # the dispatcher costs tens of us
+    return _forward(x, weights, *arguments, activation, key)  # the dispatcher costs tens of us
 
 
 def reference(x, weights, biases=None, activation="relu"):
@@ -123,23 +126,21 @@ def tiny_mlp_kernel(
         tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask)
 
 
-def arguments(x, weights, biases, out):
-    """The kernel's arguments for x (M, D0) as (positional, named)."""
-    dims = (x.shape[1], *(w.shape[0] for w in weights))
-    padded = tuple(max(16, triton.next_power_of_2(d)) for d in dims)
-    spare = [None] * (MAX_LAYERS - len(weights))
-    positional = [x, out, *(w.contiguous() for w in weights), *spare]
-    positional += [*(None if b is None else b.contiguous() for b in biases), *spare]
-    positional += [x.shape[0], *x.stride()]
-    return positional, {"DIMS": dims, "PADDED": padded, "LAYERS": len(weights)}
-
-
 def run(x, weights, biases, activation, out, *, BM, per_sm=1, **options):
-    """Launch the kernel on x (M, D0)."""
+    """Launch the kernel on x (M, D0): Started."""
+    dims = (x.shape[1], *(w.shape[0] for w in weights))
+    named = {"x_ptr": x, "out_ptr": out, "M": x.shape[0]}
+    named |= dict(zip(("x_row", "x_col"), x.stride(), strict=True))
+    for i in range(MAX_LAYERS):
+        given = i < len(weights)
+        named[f"w{i}_ptr"] = weights[i].contiguous() if given else None
+        bias = biases[i] if given else None
+        named[f"b{i}_ptr"] = None if bias is None else bias.contiguous()
+    named |= {"DIMS": dims, "PADDED": tuple(max(16, triton.next_power_of_2(d)) for d in dims)}
+    named |= {"LAYERS": len(weights), "ACTIVATION": activation, "BM": BM}
     programs = support.properties(x.device).multi_processor_count * per_sm
-    positional, named = arguments(x, weights, biases, out)
     grid = (min(programs, triton.cdiv(x.shape[0], BM)),)
-    tiny_mlp_kernel[grid](*positional, **named, ACTIVATION=activation, BM=BM, **options)
+    return plans.Started(tiny_mlp_kernel, grid, named, **options)
 
 
 def ways(x, weights):
@@ -160,26 +161,32 @@ def _spread(present, has):
     return [next(given) if there else None for there in has]
 
 
-def _forward(x, weights, present, has, activation):
+def _forward(x, weights, present, has, activation, key=None):
     biases, rows = _spread(present, has), support.rows(x)
 
     def compute(config):
         if config is None:
-            return reference(rows, weights, biases, activation)
+            return reference(rows, weights, biases, activation), None
         out = x.new_empty(rows.shape[0], weights[-1].shape[0])
-        run(rows, weights, biases, activation, out, **config)
-        return out
+        return out, run(rows, weights, biases, activation, out, **config)
 
     why = support.refuses(x, *weights, *present, matmul=True)
     found = {PLAIN: None} if why else ways(rows, weights)
     found = support.narrow("tiny_mlp", found, PLAIN, x, why)
     shapes = tuple(w.shape for w in weights)
-    key = ("tiny_mlp", x.device, x.dtype, tuning.bucket(rows.shape[0]), *shapes, *found)
+    chosen = ("tiny_mlp", x.device, x.dtype, tuning.bucket(rows.shape[0]), *shapes, *found)
     with support.on(x):
-        name = tuning.pick(key, {n: lambda c=c: compute(c) for n, c in found.items()})
-        out = compute(found[name])
+        name = tuning.pick(chosen, {n: lambda c=c: compute(c) for n, c in found.items()})
+        out, started = compute(found[name])
     support.note(name.split()[0])
-    return out.view(*x.shape[:-1], weights[-1].shape[0])
+    out = out.view(*x.shape[:-1], weights[-1].shape[0])
+    whole = all(t.is_contiguous() for t in (*weights, *present))
+    if key and started and whole and rows.data_ptr() == x.data_ptr():
+        slots = {"x_ptr": 0, "out_ptr": 1 + 2 * len(weights)}
+        slots |= {f"w{i}_ptr": 1 + i for i in range(len(weights))}
+        slots |= {f"b{i}_ptr": 1 + len(weights) + i for i in range(len(weights))}
+        plans.keep(key, plans.Plan(started, slots, out.shape, support.ran()))
+    return out
 
 
 @custom_op("wttg::tiny_mlp", mutates_args=())

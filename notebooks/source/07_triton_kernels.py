@@ -182,11 +182,13 @@ show(passes.assign(GB_per_s=passes.pop("least_bytes") / passes["gpu_us"] / 1e3),
 
 # %% [markdown]
 # The bandwidth counts one reading and one writing, so a way that makes more passes shows less.
-# Where one pass is all there is, nobody wins by much: Inductor writes the same kind of Triton. By
-# hand pays where the compiler does not see that one pass is enough.
+# Inductor found the single pass both times, and our Triton is no faster than its. One kernel is
+# not yet the best one: `torch.softmax` must take rows of any length, ours those of one block
+# (whether that is why it is slower, the table does not say). By hand pays where the compiler
+# finds no single pass, as in attention.
 #
-# > **Takeaway.** For pointwise chains let the compiler write the kernel; by hand you first reach
-# > its result.
+# > **Takeaway.** For chains like these let the compiler write the kernel: by hand you reach its
+# > result, not more.
 
 # %% [markdown]
 # ## Run it without a GPU
@@ -262,8 +264,8 @@ show(told, digits=3)
 # of x by a piece of the weight, and adds up in registers. Bias and GELU happen there as well,
 # before the only store: the **epilogue**.
 #
-# **Guess.** A GPU runs 132 programs at once; there are 32 rows and 112 columns of tiles. In which
-# order are they best handed out, so that together they read little?
+# **Guess.** Say 132 programs run at once, one on each multiprocessor of an H200; there are 32 rows
+# and 112 columns of tiles. In which order should they be handed out, so as to read little?
 
 # %%
 plots_kernels.tile_orders(32, 112, group=8, running=132)
@@ -326,8 +328,8 @@ def linear_gelu(x, w, b):
 
 
 # %% [markdown]
-# Wall time, all in turn: the course's gate, and a matmul of another size. Only the first line has
-# neither bias nor GELU.
+# Wall time, all in turn: the course's gate, then the size of the picture. "Matmul alone" has
+# neither bias nor GELU. **Guess** who wins.
 
 
 # %%
@@ -356,10 +358,15 @@ for _, part in speeds.groupby("shape"):
 show(speeds)
 
 # %% [markdown]
-# The last column is the speed against eager mode's two kernels. The epilogue saves writing the
-# product and reading it back; our loop over K is slower than the library's, which uses Hopper's
-# copy engine and more (notebook 8). With K small the saving weighs more, with K large the loop.
+# The last column is the speed against eager mode's two kernels. By hand loses at both sizes: the
+# epilogue saves a kernel, but our loop over K is slower than the library's by more than that. It
+# works out an address and a mask for every piece; the library's feeds Hopper's tensor cores by a
+# copy engine, the TMA, as `helpers.kernels.linear_gelu` does. The longer the loop, the worse.
 #
+# The order of tiles hardly counts: at the first size everything fits into the L2 cache, at the
+# second this memory is fast enough for a loop as slow as ours.
+
+# %% [markdown]
 # Now precision. For fp32 inputs `tl.dot` uses **TF32** by default, 10 bits of mantissa; PyTorch
 # does not. Errors are relative to double precision:
 
@@ -387,12 +394,13 @@ exactness = recorded("07_precision", precisions)
 show(exactness, digits=2)
 
 # %% [markdown]
-# TF32 is no bug, but a decision that a default made for you. With `"ieee"` our dot runs on
-# ordinary multiply-adds, and this loop is not tuned for them. In 16 bits both errors are those
-# of rounding the result.
+# TF32 is no bug, but a decision that a default made for you: three digits, for a fraction of the
+# time. With `"ieee"` there are no tensor cores; on ordinary multiply-adds the library wins by
+# far, for Triton's loop reads shared memory too often. In 16 bits only rounding is left: once by
+# hand, twice in torch, before the GELU and after.
 #
-# > **Takeaway.** Mask K with zeros, add in fp32, widen offsets, name the precision; the epilogue
-# > is what you gain.
+# > **Takeaway.** Mask K with zeros, add in fp32, widen offsets, name the precision; an epilogue
+# > saves a pass, and pays if the loop keeps up.
 
 # %% [markdown]
 # ## Compile it for a GPU that is not here
@@ -434,7 +442,7 @@ show(recorded("07_five_gpus", five_gpus, cpu=True))
 # %% [markdown]
 # A thread has at most 255 registers. On the **T4** Triton has used no tensor cores since its
 # version 3.3: products become multiply-adds, and what no register holds is written to memory and
-# read back in the innermost loop. `mma.sync` takes operands from registers, Hopper's `wgmma` and
+# read back in the innermost loop (the assembler stops at 64; with 255 it spills as well). `mma.sync` takes operands from registers, Hopper's `wgmma` and
 # Blackwell's `tcgen05` from shared memory, where one stage more is kept. "No" means an error at
 # the launch. `python -m helpers.kernels compile --arch 75,80,89,90,100` fails if a configuration
 # of the course spills where it is offered. Of time, the table says nothing.
@@ -597,8 +605,10 @@ say(
 )
 
 # %% [markdown]
-# What a tuner finds is kept for this process only: the next one reads compiled kernels from the
-# disk, but times them again, unless you pass `cache_results=True`.
+# Our tile was the best already; the seconds bought certainty. One stage more (128 x 128 x 64, four
+# warps) costs dearly: of 96 KB, two programs fit on a multiprocessor, of 128 KB only one. What a
+# tuner finds lives as long as the process: the next one finds the kernels compiled, but times
+# them again, unless you pass `cache_results=True`.
 #
 # Now two ways to be misled. `add_into_kernel` adds into its output, so every trial counts. And a
 # grid made for blocks of 1,024 meets a tuner that may choose 256: such a kernel leaves three
@@ -640,8 +650,8 @@ def misled():
 show(recorded("07_misled", misled))
 
 # %% [markdown]
-# Every trial runs the kernel on *your* tensors. What adds into its output has added a thousand
-# times and more after the first call; the second call is right, so a benchmark sees nothing.
+# Every trial runs the kernel on *your* tensors. What adds into its output adds in each: a thousand
+# times and more in the first call. The second call is right, so a benchmark sees nothing.
 # `restore_value` or `reset_to_zero` repair that. The wrong grid looks right at the first call,
 # for the trial of the *other* configuration had filled the output.
 #
@@ -706,9 +716,10 @@ moved = 2 * pointwise.pop("nbytes")  # once in, once out
 show(pointwise.assign(GB_per_s=moved / pointwise["gpu_us"] / 1e3), digits=3)
 
 # %% [markdown]
-# A thread of this C++ kernel reads two bytes at once; Inductor's reads more, without being asked.
-# In C++ you get what you write: vector loads, tiles, copies and tensor cores by hand, anew for
-# each GPU.
+# Our C++ moves half of eager mode's bytes, and takes as long. Each of 25 million threads handles
+# one number, two bytes at a time, and pays for `i % cols`, a division by what the compiler does
+# not know. Inductor gives a thread several numbers, and knows the 3,072: it multiplies instead.
+# Which of the two weighs more, we have not measured. In C++ you get what you write.
 #
 # > **Takeaway.** Triton first; C++ when you need what Triton does not give, and can say what.
 
@@ -748,9 +759,10 @@ steps = ladder("07", recorded("07_rung", rung))
 show(steps[steps["from"].str[:2].isin(["00", "05", "06", "07"])].reset_index(drop=True))
 
 # %% [markdown]
-# A kernel less, and a pass over the gate's output saved: at 8192 tokens the last lines say
-# whether that pays for a slower loop. With 64 tokens half of a tile is empty, and launching
-# through Python costs more than the kernel that it saves.
+# Compare each with the eager line beside it: what waits for the host differs by process. At 8192
+# tokens a kernel less does not pay for a slower loop. At 64 our checks and Triton's launch, both
+# in Python, cost more than the dispatch they save; and on the GPU only 24 programs have a tile,
+# half empty, while over a hundred multiprocessors idle.
 
 # %% [markdown]
 # ## Exercises
@@ -833,5 +845,7 @@ check("variance_kernel", mended, cases=[((old, new), [True, True, True])])
 # - A kernel is a block, a mask with a neutral element, strides, fp32 sums and 64-bit offsets; the
 #   interpreter runs it anywhere, but proves neither bf16 nor precision, order or speed.
 # - A cross-compile tells registers, spills, shared memory and instructions of any GPU.
-# - Mutants test the tests; poison and a second input catch what a tuner hides. Next: can a kernel
-#   by hand beat the compiler?
+# - Mutants test the tests; poison and a second input catch what a tuner hides.
+#
+# Right is not yet fast: this matmul lost to the library. `helpers.kernels` holds kernels that are
+# meant to be both. Next: can we beat the compiler with a fused MLP?

@@ -34,7 +34,7 @@ from kernel_cases import (
 )
 from torch import nn
 
-from helpers.kernels import FusedMLP, support, tuning
+from helpers.kernels import FusedMLP, plans, support, tuning
 
 pytestmark = pytest.mark.gpu
 
@@ -744,3 +744,82 @@ def test_fused_mlp_elsewhere():
     with torch.inference_mode():
         for _ in range(5):
             agrees(fused, mlp, x, "inference mode")
+
+
+# Plans: launches that were worked out once
+
+PLANNED = [name for name in INPUTS if name != "decode_mlp"]
+
+
+@pytest.fixture
+def no_plans():
+    plans.forget()
+    with torch.no_grad():
+        yield
+    plans.forget()
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_computes_what_a_first_call_computes(name, first, no_plans):
+    call = asks(name)
+    kept = call(**made(name, 129))
+    before, one = kept.clone(), len(plans._plans)
+    assert one == 1
+    other = made(name, 129, seed=1)  # elsewhere in memory, other numbers
+    planned = call(**other)
+    # gate_up_glu's plans know the distance of the weights: the others are used again.
+    assert name == "gate_up_glu" or len(plans._plans) == one
+    assert torch.equal(kept, before)  # nobody writes into what was handed out
+    plans.forget()
+    assert torch.equal(call(**other), planned)
+    for tokens in (129, 1, 64, 1000, 129):
+        check(MODULES[name], made(name, tokens, seed=tokens), path=support.ran())
+    check(MODULES[name], made(name, 43, lead=(3,)), path=support.ran())
+    check(MODULES[name], made(name, 43, lead=(3,), seed=5), path=support.ran())
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_sees_what_changed(name, first, no_plans):
+    call, inputs = asks(name), made(name, 129)
+    for _ in range(2):
+        before = call(**inputs).clone()
+    for t in tensors(inputs).values():
+        t.mul_(0.5)
+    after = call(**inputs)
+    plans.forget()
+    assert torch.equal(call(**inputs), after) and not torch.equal(after, before)
+
+
+def test_a_plan_of_equal_arguments(no_plans):
+    call = public(MODULES["act_mul"])
+    g, u = (torch.randn(64, 256, device=DEVICE, dtype=BF16) for _ in range(2))
+    call(g, g), call(g, g)
+    assert torch.equal(call(g, u), call(g.clone(), u.clone()))
+    assert not torch.equal(call(g, u), call(g, g))
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_in_a_graph_and_with_gradients(name, first, no_plans):
+    call, inputs = asks(name), made(name, 129)
+    for _ in range(2):
+        expected = call(**inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call(**inputs)
+    graph.replay()
+    assert torch.equal(got, expected)
+    with torch.enable_grad():
+        leaf = next(iter(tensors(inputs).values())).requires_grad_()
+        assert call(**inputs).requires_grad and leaf.requires_grad
+
+
+def test_plans_let_tensors_go(first, no_plans):
+    inputs = made("gate_up_glu", 129)
+    for _ in range(3):
+        asks("gate_up_glu")(**inputs)
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    freed = sum(t.nbytes for t in tensors(inputs).values())
+    del inputs
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before - freed

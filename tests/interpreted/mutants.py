@@ -35,14 +35,14 @@ MUTANTS = {
     "act_mul": {
         "gate and up swapped": [
             *SWAPPED,
-            ("_rows(grad, g, u), [dg, du]", "_rows(grad, g, u), [du, dg]"),
+            ('{"dg": dg, "du": du}', '{"dg": du, "du": dg}'),
         ],
         "erf for tanh": [
             ("activate(g, ACTIVATION)", 'activate(g, "gelu_erf")'),
             ("slope(g, ACTIVATION)", 'slope(g, "gelu_erf")'),
         ],
         "last tile dropped": [
-            ("blocks = triton.cdiv(cols, block)", "blocks = max(1, cols // block)")
+            ('"blocks": triton.cdiv(cols, block)', '"blocks": max(1, cols // block)')
         ],
         "mask dropped": [("mask = col < cols", "mask = col >= 0")],
         "int32 offset": [
@@ -88,8 +88,8 @@ MUTANTS = {
         "strides ignored": [
             ("rows[:, None] * x_row + ins", "rows[:, None] * DIMS[0] + ins"),
             ("ins.to(tl.int64)[None, :] * x_col", "ins[None, :]"),
-            ("*(w.contiguous() for w in weights)", "*weights"),
-            ("else b.contiguous()", "else b"),
+            ("weights[i].contiguous() if given", "weights[i] if given"),
+            ("else bias.contiguous()", "else bias"),
         ],
         "bias forgotten": [(" + b0[None, :]", ""), (" + b[None, :]", "")],
         "layers swapped": [
