@@ -25,11 +25,11 @@ def act_mul(g, u, activation="gelu_tanh"):
     ValueError for shapes that differ or an unknown activation, TypeError for what is no
     floating-point tensor. Built by hand in notebook 08.
     """
+    activations.check_activation("act_mul", activation)
     key = plans.key("act_mul", activation, (g, u))
     if plan := plans.find(key):
         return plan(g, u)
     checks.check_tensors("act_mul", dict(g=g, u=u))
-    activations.check_activation("act_mul", activation)
     if g.shape != u.shape:
         raise ValueError(f"act_mul: g is {tuple(g.shape)} but u is {tuple(u.shape)}")
     if g.dtype != u.dtype or not plain(g, u):

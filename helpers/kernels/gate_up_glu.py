@@ -41,14 +41,14 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
     ValueError for shapes that do not fit, TypeError for what is no floating-point tensor.
     Built by hand in notebook 08.
     """
+    where = "gate_up_glu"
+    activations.check_activation(where, activation)
     key = plans.key("gate_up_glu", activation, (x, w_gate, w_up, b_gate, b_up), places=(1, 2))
     if plan := plans.find(key):
         return plan(x, w_gate, w_up, b_gate, b_up)
-    where = "gate_up_glu"
     checks.check_tensors(
         where, dict(x=x, w_gate=w_gate, w_up=w_up), dict(b_gate=b_gate, b_up=b_up)
     )
-    activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
     checks.check_weight(where, "w_gate", w_gate, x.shape[-1])

@@ -33,13 +33,13 @@ def linear_gelu(x, weight, bias=None, approximate="tanh"):
     for shapes that do not fit, TypeError for what is no floating-point tensor. The plain
     version is built by hand in notebook 07.
     """
+    where = "linear_gelu"
+    if approximate not in tuple(GELU):
+        raise ValueError(f'{where}: approximate is "tanh" or "none", not {approximate!r}')
     key = plans.key("linear_gelu", approximate, (x, weight, bias))
     if plan := plans.find(key):
         return plan(x, weight, bias)
-    where = "linear_gelu"
     checks.check_tensors(where, dict(x=x, weight=weight), dict(bias=bias))
-    if approximate not in GELU:
-        raise ValueError(f'{where}: approximate is "tanh" or "none", not {approximate!r}')
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
     checks.check_weight(where, "weight", weight, x.shape[-1])

@@ -30,6 +30,7 @@ def tiny_mlp(x, weights, biases=None, activation="relu"):
     computes the hidden activations anew. ValueError and TypeError for what does not fit.
     """
     where = "tiny_mlp"
+    activations.check_activation(where, activation)
     weights = list(weights)
     biases = [None] * len(weights) if biases is None else list(biases)
     if not weights or len(biases) != len(weights):
@@ -40,7 +41,6 @@ def tiny_mlp(x, weights, biases=None, activation="relu"):
     required = {"x": x} | {f"weights[{i}]": w for i, w in enumerate(weights)}
     optional = {f"biases[{i}]": b for i, b in enumerate(biases)}
     checks.check_tensors(where, required, optional)
-    activations.check_activation(where, activation)
     if x.ndim == 0:
         raise ValueError(f"{where}: x has no dimensions; it has to be (..., D)")
     width = x.shape[-1]
