@@ -165,7 +165,7 @@ say(
 # process starts the compiler, too. Single runs: a station can take twice as long another time.
 
 # %% [markdown]
-# For a CPU Inductor writes C++, so this cell needs no GPU, only half a minute.
+# For a CPU Inductor writes C++, so this cell needs no GPU, only a minute.
 #
 # **Guess.** A line of pointwise operators, in float32 and then, in the same process, in float64:
 # which station takes longest? Is the second compilation cheaper?

@@ -105,8 +105,8 @@ show(times.assign(GB_per_s=12 * times["numbers"] / times["gpu_us"] / 1e3))
 # With few, the host decides, and Triton's launch goes through Python, which costs more than
 # PyTorch's dispatch in C++.
 #
-# > **Takeaway.** A kernel knows no shapes: the mask is the only fence, and a test of values does
-# > not see that it is missing.
+# > **Takeaway.** A kernel knows no shapes: the mask is the only fence, and no test of the values
+# > misses it.
 
 # %% [markdown]
 # ## One pass, by hand
@@ -182,21 +182,18 @@ show(passes.assign(GB_per_s=passes.pop("least_bytes") / passes["gpu_us"] / 1e3),
 
 # %% [markdown]
 # The bandwidth counts one reading and one writing, so a way that makes more passes shows less.
-# Inductor found the single pass both times, and our Triton is no faster than its. One kernel is
-# not yet the best one: `torch.softmax` must take rows of any length, ours those of one block
-# (whether that is why it is slower, the table does not say). By hand pays where the compiler
-# finds no single pass, as in attention.
+# Inductor found the single pass both times, and our Triton is hardly faster. `torch.softmax` is
+# one kernel as well, and slower: it must take rows of any length (whether that is why, the table
+# does not say). By hand pays where the compiler finds no single pass, as in attention.
 #
-# > **Takeaway.** For chains like these let the compiler write the kernel: by hand you reach its
-# > result, not more.
+# > **Takeaway.** Let the compiler write chains like these: by hand you reach its result, not more.
 
 # %% [markdown]
 # ## Run it without a GPU
 #
-# With `TRITON_INTERPRET=1` Triton calculates on the CPU, with NumPy, one program after another:
-# slow, but tests run on any Linux laptop. The variable is read when a kernel is defined, so
-# `interpreted` starts a process; and it writes our functions to a file there, for Triton reads a
-# kernel's source from a file.
+# With `TRITON_INTERPRET=1` Triton calculates on the CPU, with NumPy, one program after another.
+# The variable is read when a kernel is defined, so
+# `interpreted` starts a process, and gives it our functions as a file.
 #
 # **Guess.** Which of the five results below come out differently on a GPU?
 
@@ -252,7 +249,7 @@ show(told, digits=3)
 # The interpreter adds bf16 numbers as if their bits were integers, silently: the course's kernels
 # refuse that. It knows the end of a tensor as little as the GPU does. Programs in turn have no
 # races. A dot product is precise, whatever was asked for, and a masked load without `other`
-# returns zeros. Of speed, registers, shared memory: not a word.
+# returns zeros.
 #
 # > **Takeaway.** The interpreter proves index arithmetic and masks, in fp32 and fp16; it cannot
 # > prove precision, order or speed.
@@ -264,8 +261,8 @@ show(told, digits=3)
 # of x by a piece of the weight, and adds up in registers. Bias and GELU happen there as well,
 # before the only store: the **epilogue**.
 #
-# **Guess.** Say 132 programs run at once, one on each multiprocessor of an H200; there are 32 rows
-# and 112 columns of tiles. In which order should they be handed out, so as to read little?
+# **Guess.** Say an H200 runs 132 programs at once, one a multiprocessor; there are 32 rows and 112
+# columns of tiles. In which order should they be handed out, to read little?
 
 # %%
 plots_kernels.tile_orders(32, 112, group=8, running=132)
@@ -359,9 +356,9 @@ show(speeds)
 
 # %% [markdown]
 # The last column is the speed against eager mode's two kernels. By hand loses at both sizes: the
-# epilogue saves a kernel, but our loop over K is slower than the library's by more than that. It
-# works out an address and a mask for every piece; the library's feeds Hopper's tensor cores by a
-# copy engine, the TMA, as `helpers.kernels.linear_gelu` does. The longer the loop, the worse.
+# epilogue saves a kernel, but our loop over K is slower than the library's by more than that. Ours
+# works out addresses and masks for every piece, which Hopper's copy engine (TMA) can do. The
+# longer the loop, the worse.
 #
 # The order of tiles hardly counts: at the first size everything fits into the L2 cache, at the
 # second this memory is fast enough for a loop as slow as ours.
@@ -395,9 +392,8 @@ show(exactness, digits=2)
 
 # %% [markdown]
 # TF32 is no bug, but a decision that a default made for you: three digits, for a fraction of the
-# time. With `"ieee"` there are no tensor cores; on ordinary multiply-adds the library wins by
-# far, for Triton's loop reads shared memory too often. In 16 bits only rounding is left: once by
-# hand, twice in torch, before the GELU and after.
+# time. `"ieee"` means no tensor cores, and on ordinary multiply-adds the library wins by far. In
+# 16 bits only rounding is left: once by hand, twice in torch, before the GELU and after.
 #
 # > **Takeaway.** Mask K with zeros, add in fp32, widen offsets, name the precision; an epilogue
 # > saves a pass, and pays if the loop keeps up.
@@ -409,8 +405,7 @@ show(exactness, digits=2)
 # `compile_for` gives registers a thread, bytes **spilled** out of them into memory, shared memory
 # a block, and the tensor-core instruction in the code.
 #
-# **Guess.** One kernel, two tiles, five GPUs, fp16. Where does it not run? Where does it run
-# badly?
+# **Guess.** One kernel, two tiles, five GPUs, fp16. Where does it not run, or badly?
 
 
 # %%
@@ -441,11 +436,11 @@ show(recorded("07_five_gpus", five_gpus, cpu=True))
 
 # %% [markdown]
 # A thread has at most 255 registers. On the **T4** Triton has used no tensor cores since its
-# version 3.3: products become multiply-adds, and what no register holds is written to memory and
-# read back in the innermost loop (the assembler stops at 64; with 255 it spills as well). `mma.sync` takes operands from registers, Hopper's `wgmma` and
-# Blackwell's `tcgen05` from shared memory, where one stage more is kept. "No" means an error at
-# the launch. `python -m helpers.kernels compile --arch 75,80,89,90,100` fails if a configuration
-# of the course spills where it is offered. Of time, the table says nothing.
+# version 3.3: products become multiply-adds, and what no register holds goes to memory and back
+# in the innermost loop (the assembler settles for 64; 255 would not do, either). `mma.sync` takes
+# operands from registers, Hopper's `wgmma` and Blackwell's `tcgen05` from shared memory, where one
+# stage more is kept. "No" means an error at the launch. `python -m helpers.kernels compile --arch
+# 75,80,89,90,100` checks the course's own.
 #
 # > **Takeaway.** Registers, spills, shared memory and instructions can be read for every GPU on
 # > any machine: put them into a test.
@@ -453,8 +448,7 @@ show(recorded("07_five_gpus", five_gpus, cpu=True))
 # %% [markdown]
 # ## Break it before its users do
 #
-# Users bring odd sizes, transposed and sliced tensors, 16 bits, billions of numbers. And memory
-# is not blank: a new output may lie where the last right answer lay. **Poisoned** is an output
+# Users bring odd sizes, transposed and sliced tensors, 16 bits. And memory is not blank: a new output may lie where the last right answer lay. **Poisoned** is an output
 # full of NaN, with a fence of NaN behind it. A result passes if its error is at most twice
 # torch's; written as `error <= allowed`, NaN fails.
 #
@@ -480,9 +474,8 @@ def inputs(m, n, k, **kind):
 
 
 # %% [markdown]
-# Six tests follow. *Old memory* holds the right answer before the kernel runs, as after a
-# reference that has just been freed; the rows of `far_rows` lie 16 million numbers apart, so that
-# the last offsets need more than 32 bits.
+# Six tests follow. *Old memory* holds the right answer before the kernel runs; the rows of
+# `far_rows` lie 16 million numbers apart, so that the last offsets need more than 32 bits.
 
 
 # %%
@@ -514,8 +507,7 @@ show(verdicts.map({True: "passes", False: "FAILS"}.get))
 
 # %% [markdown]
 # Is a kernel right that passes six tests? Test the tests, by **mutants**: the kernel with one bug
-# put in, a piece of its source replaced. Each has been seen in somebody's code. Interpreted, all
-# take seconds.
+# put in, a piece of its source replaced. All run in the interpreter.
 
 # %%
 my_caught = None
@@ -554,7 +546,7 @@ guess(my_caught, (~table.passed[table.test == "one neat shape"]).sum(), "of nine
 # %% [markdown]
 # ## Autotune, and how it misleads
 #
-# Which tile is fast, nobody knows beforehand. `triton.autotune` times a list of configurations at
+# `triton.autotune` times a list of configurations at
 # the first call with a new key, and keeps the best. M stays out of the key, or every batch size
 # would be tuned. Here it is tuned twice, the second time with everything compiled; then each
 # configuration runs alone on a poisoned output.
@@ -605,10 +597,9 @@ say(
 )
 
 # %% [markdown]
-# Our tile was the best already; the seconds bought certainty. One stage more (128 x 128 x 64, four
-# warps) costs dearly: of 96 KB, two programs fit on a multiprocessor, of 128 KB only one. What a
-# tuner finds lives as long as the process: the next one finds the kernels compiled, but times
-# them again, unless you pass `cache_results=True`.
+# Our tile was the best already. One stage more (128 x 128 x 64, four warps) costs dearly: of 96 KB,
+# two programs fit on a multiprocessor, of 128 KB only one. The next process finds the kernels
+# compiled, but times them again, unless you pass `cache_results=True`.
 #
 # Now two ways to be misled. `add_into_kernel` adds into its output, so every trial counts. And a
 # grid made for blocks of 1,024 meets a tuner that may choose 256: such a kernel leaves three
@@ -662,7 +653,7 @@ show(recorded("07_misled", misled))
 # ## The same in CUDA C++
 #
 # Bias and GELU as a kernel on the matmul's output, one number a thread; an `if` takes the mask's
-# place. A fused matmul would take hundreds of lines.
+# place.
 #
 # **Guess.** Two kernels of eager mode, one of Inductor's, one of ours in C++: which is fastest?
 
@@ -719,7 +710,7 @@ show(pointwise.assign(GB_per_s=moved / pointwise["gpu_us"] / 1e3), digits=3)
 # Our C++ moves half of eager mode's bytes, and takes as long. Each of 25 million threads handles
 # one number, two bytes at a time, and pays for `i % cols`, a division by what the compiler does
 # not know. Inductor gives a thread several numbers, and knows the 3,072: it multiplies instead.
-# Which of the two weighs more, we have not measured. In C++ you get what you write.
+# Which weighs more, we have not measured.
 #
 # > **Takeaway.** Triton first; C++ when you need what Triton does not give, and can say what.
 
@@ -727,8 +718,7 @@ show(pointwise.assign(GB_per_s=moved / pointwise["gpu_us"] / 1e3), digits=3)
 # ## The ladder so far
 #
 # Into the block with it: the gate's matmul and its GELU become our kernel, with one tile for all
-# shapes; up and down stay with the library. A fresh process measures eager mode beside it, in
-# turn; earlier rungs are those of their notebooks.
+# shapes; up and down stay with the library. A fresh process measures it and eager mode in turn.
 
 
 # %%
@@ -762,7 +752,7 @@ show(steps[steps["from"].str[:2].isin(["00", "05", "06", "07"])].reset_index(dro
 # Compare each with the eager line beside it: what waits for the host differs by process. At 8192
 # tokens a kernel less does not pay for a slower loop. At 64 our checks and Triton's launch, both
 # in Python, cost more than the dispatch they save; and on the GPU only 24 programs have a tile,
-# half empty, while over a hundred multiprocessors idle.
+# half empty.
 
 # %% [markdown]
 # ## Exercises
@@ -847,5 +837,5 @@ check("variance_kernel", mended, cases=[((old, new), [True, True, True])])
 # - A cross-compile tells registers, spills, shared memory and instructions of any GPU.
 # - Mutants test the tests; poison and a second input catch what a tuner hides.
 #
-# Right is not yet fast: this matmul lost to the library. `helpers.kernels` holds kernels that are
-# meant to be both. Next: can we beat the compiler with a fused MLP?
+# Right is not yet fast. Next: can we beat the compiler with a fused MLP? `helpers.kernels` has the
+# kernels.
