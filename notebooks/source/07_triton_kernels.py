@@ -105,8 +105,8 @@ show(times.assign(GB_per_s=12 * times["numbers"] / times["gpu_us"] / 1e3))
 # With few, the host decides, and Triton's launch goes through Python, which costs more than
 # PyTorch's dispatch in C++.
 #
-# > **Takeaway.** A kernel knows no shapes: the mask is the only fence, and no test of the values
-# > misses it.
+# > **Takeaway.** A kernel knows no shapes: the mask is the only fence, and tests of values do not
+# > see it missing.
 
 # %% [markdown]
 # ## One pass, by hand
@@ -192,8 +192,8 @@ show(passes.assign(GB_per_s=passes.pop("least_bytes") / passes["gpu_us"] / 1e3),
 # ## Run it without a GPU
 #
 # With `TRITON_INTERPRET=1` Triton calculates on the CPU, with NumPy, one program after another.
-# The variable is read when a kernel is defined, so
-# `interpreted` starts a process, and gives it our functions as a file.
+# The variable is read when a kernel is defined, so `interpreted` starts a process, and gives it
+# our functions as a file.
 #
 # **Guess.** Which of the five results below come out differently on a GPU?
 
@@ -246,10 +246,10 @@ told = pd.DataFrame({"what": list(slow), "interpreter": slow.values(), "GPU": on
 show(told, digits=3)
 
 # %% [markdown]
-# The interpreter adds bf16 numbers as if their bits were integers, silently: the course's kernels
-# refuse that. It knows the end of a tensor as little as the GPU does. Programs in turn have no
-# races. A dot product is precise, whatever was asked for, and a masked load without `other`
-# returns zeros.
+# The interpreter adds bf16 numbers as if their bits were integers, silently: the course's
+# kernels refuse that. It knows the end of a tensor as little as the GPU does. Programs in turn
+# have no races. A dot product is precise, whatever was asked for, and a masked load without
+# `other` returns zeros.
 #
 # > **Takeaway.** The interpreter proves index arithmetic and masks, in fp32 and fp16; it cannot
 # > prove precision, order or speed.
@@ -448,9 +448,10 @@ show(recorded("07_five_gpus", five_gpus, cpu=True))
 # %% [markdown]
 # ## Break it before its users do
 #
-# Users bring odd sizes, transposed and sliced tensors, 16 bits. And memory is not blank: a new output may lie where the last right answer lay. **Poisoned** is an output
-# full of NaN, with a fence of NaN behind it. A result passes if its error is at most twice
-# torch's; written as `error <= allowed`, NaN fails.
+# Users bring odd sizes, transposed and sliced tensors, 16 bits. And memory is not blank: a new
+# output may lie where the last right answer lay. **Poisoned** is an output full of NaN, with a
+# fence of NaN behind it. A result passes if its error is at most twice torch's; written as
+# `error <= allowed`, NaN fails.
 #
 # **Guess.** Of nine bugs, how many does a test with one neat shape catch?
 
@@ -506,8 +507,8 @@ verdicts = recorded("07_gpu_battery", gpu_battery).set_index("test")
 show(verdicts.map({True: "passes", False: "FAILS"}.get))
 
 # %% [markdown]
-# Is a kernel right that passes six tests? Test the tests, by **mutants**: the kernel with one bug
-# put in, a piece of its source replaced. All run in the interpreter.
+# Is a kernel right that passes six tests? Test the tests, by **mutants**: the kernel with one
+# bug put in, a piece of its source replaced. All run in the interpreter.
 
 # %%
 my_caught = None
@@ -546,10 +547,10 @@ guess(my_caught, (~table.passed[table.test == "one neat shape"]).sum(), "of nine
 # %% [markdown]
 # ## Autotune, and how it misleads
 #
-# `triton.autotune` times a list of configurations at
-# the first call with a new key, and keeps the best. M stays out of the key, or every batch size
-# would be tuned. Here it is tuned twice, the second time with everything compiled; then each
-# configuration runs alone on a poisoned output.
+# `triton.autotune` times a list of configurations at the first call with a new key, and keeps
+# the best. M stays out of the key, or every batch size would be tuned. Here it is tuned twice,
+# the second time with everything compiled; then each configuration runs alone on a poisoned
+# output.
 #
 # **Guess.** How many times as fast is the best of ten configurations as the slowest?
 
