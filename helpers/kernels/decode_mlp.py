@@ -6,6 +6,7 @@ phases all programs wait for one another. Built by hand in notebook 08.
 """
 
 import functools
+import threading
 from typing import Optional
 
 import torch
@@ -18,6 +19,7 @@ from helpers.kernels.support import HALF, tl, triton
 
 Tensor, Maybe = torch.Tensor, Optional[torch.Tensor]
 MAX_TOKENS = 64
+LIMIT = 256  # launches kept: one for each layer of a model
 CONFIG = dict(BN1=32, BK1=128, BN2=32, BK2=128, num_warps=4, num_stages=4)
 SMALL = dict(BN1=16, BK1=32, BN2=16, BK2=32, num_warps=4, num_stages=2)
 
@@ -190,7 +192,7 @@ class Launch:
         self.hidden = x.new_empty(m, h)
         self.barrier = torch.zeros(1, dtype=torch.uint32, device=x.device)
         self._size_for(x, self.tries[0] if self.tries else 1)
-        self.start = None
+        self.start, self.lock = None, threading.Lock()
 
     def _size_for(self, x, per_sm):
         m, _, h, out = self.sizes[:4]
@@ -203,10 +205,12 @@ class Launch:
     def __call__(self, x, weights=None):
         y = x.new_empty(self.shape)
         if self.start is None:
-            self._first(x, weights, y)
-        else:
-            start, before, after = self.start
-            start(x.data_ptr(), *before, y.data_ptr(), *after)
+            with self.lock:
+                if self.start is None:
+                    self._first(x, weights, y)
+                    return y
+        start, before, after = self.start
+        start(x.data_ptr(), *before, y.data_ptr(), *after)
         return y
 
     def _first(self, x, weights, y):
@@ -234,6 +238,7 @@ class Launch:
 
     def _keep(self, compiled, x, weights):
         """Keep the launch: finding the kernel and asking for pointers cost more than it."""
+        self.compiled = compiled  # alive: its code is unloaded with it
         stream = torch.cuda.current_stream(x.device).cuda_stream
         kernel = (stream, compiled.function, compiled.packed_metadata)
         # What compiled[grid] calls as well; without the hooks of a tracing tool.
@@ -258,11 +263,11 @@ def prepare(x, weights, activation):
     return prepared if x.ndim == 2 else lambda x: prepared(support.rows(x)).view(shape)
 
 
-_launches = {}
+_launches, _lock = {}, threading.Lock()
 
 
 def launch(x, weights, activation):
-    """decode_mlp of x (M, D), by one of the last 64 launches if it is like one of them."""
+    """decode_mlp of x (M, D), by a launch that was kept if it is like one of them."""
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return Launch(x, weights, activation)(x, weights)  # workspace that the graph owns
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
@@ -277,11 +282,12 @@ def launch(x, weights, activation):
         activation,
         places,
     )
-    if key not in _launches:
-        while len(_launches) >= 64:
+    with _lock:
+        found = _launches.pop(key, None) or Launch(x, weights, activation)
+        _launches[key] = found  # the last used is the last to go
+        while len(_launches) > LIMIT:
             _launches.pop(next(iter(_launches)))
-        _launches[key] = Launch(x, weights, activation)
-    return _launches[key](x, weights)
+    return found(x, weights)
 
 
 def refuses(x, w_gate, w_up, w_down):
@@ -298,7 +304,7 @@ def refuses(x, w_gate, w_up, w_down):
     return None
 
 
-def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
+def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation, keep=True):
     flat, biases = support.rows(x), (b_gate, b_up, b_down)
     given = [b for b in biases if b is not None]
     why = refuses(flat, w_gate, w_up, w_down)
@@ -316,7 +322,9 @@ def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
     support.note("decode")
     weights = (w_gate, w_up, w_down, *(None if b is None else b.contiguous() for b in biases))
     with support.on(x):
-        y = launch(flat, weights, activation)
+        # Within torch.compile the workspace may be a CUDA graph's: it is not ours to keep.
+        once = Launch(flat, weights, activation) if not keep else None
+        y = launch(flat, weights, activation) if keep else once(flat, weights)
     return y.view(*x.shape[:-1], w_down.shape[0])
 
 
@@ -325,7 +333,7 @@ def _decode_mlp(
     x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor,
     b_gate: Maybe, b_up: Maybe, b_down: Maybe, activation: str,
 ) -> Tensor:  # fmt: skip
-    return _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation)
+    return _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation, keep=False)
 
 
 @_decode_mlp.register_fake

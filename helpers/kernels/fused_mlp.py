@@ -108,18 +108,26 @@ class FusedMLP(nn.Module):
         if type(x) is not torch.Tensor or torch.compiler.is_compiling() or not x.is_cuda:
             return None
         gate, up, down = self._layers()
+        if not type(gate) is type(up) is type(down) is nn.Linear:
+            return None
+        if (
+            "forward" in gate.__dict__
+            or "forward" in up.__dict__
+            or "forward" in down.__dict__
+        ):
+            return None
         if gate._forward_hooks or up._forward_hooks or down._forward_hooks:
             return None
         if gate._forward_pre_hooks or up._forward_pre_hooks or down._forward_pre_hooks:
             return None
         g, u, d = gate._parameters, up._parameters, down._parameters
-        if not len(g) == len(u) == len(d) == 2:  # weight and bias; one less: parametrized
+        if not len(g) == len(u) == len(d) == 2:  # weight and bias
             return None
         biases = (g["bias"], u["bias"], d["bias"])
         g, u, d = g["weight"], u["weight"], d["weight"]
         if torch.is_grad_enabled() and support.wants_grad(x, g, u, d, *biases):
             return None
-        if torch._C._functorch.peek_interpreter_stack() or torch.is_autocast_enabled("cuda"):
+        if support.watched() or torch.is_autocast_enabled("cuda") or x.is_neg():
             return None
         index = x.get_device()
         if torch.cuda.current_device() != index or torch.cuda.is_current_stream_capturing():
@@ -131,7 +139,8 @@ class FusedMLP(nn.Module):
             )
         stream = torch._C._cuda_getCurrentRawStream(index)
         return (
-            x.shape, x.stride(), x.dtype, x.data_ptr() % 16, places,
+            self.activation, x.shape, x.stride(), x.dtype, x.data_ptr() % 16, places,
+            g.shape, u.shape, d.shape,
             g.data_ptr(), g.dtype, g.stride(), u.data_ptr(), u.dtype, u.stride(),
             d.data_ptr(), d.dtype, d.stride(), index, stream,
         )  # fmt: skip
@@ -139,10 +148,11 @@ class FusedMLP(nn.Module):
     def _first_calls(self, x, key):
         """Compute as ever; at a shape's third call, prepare its launch for the next ones."""
         y = self._compute(x)
-        flops = 6 * x.numel() * self.gate_proj.weight.shape[0]
-        if key and 0 < flops <= SMALL_FLOPS and support.plain(*self.parameters()):
+        flops = 6 * x.numel() * self.gate_proj.weight.shape[0] if key else 0
+        if 0 < flops <= SMALL_FLOPS and support.plain(*self.parameters()):
             self._seen[key] = self._seen.get(key, 0) + 1
             if self._seen[key] == 3:
+                self._seen.pop(key, None)
                 self._prepare(key, x)
             while len(self._seen) > 4 * SHAPES:
                 self._seen.popitem(last=False)
@@ -152,33 +162,22 @@ class FusedMLP(nn.Module):
         parameters = self._parameters_in_order()
         ways = {"as ever": self._compute}
         with torch.inference_mode(False), torch.no_grad():
-            whole = all(bias is None or bias.is_contiguous() for bias in parameters[3:])
-            if whole and not refuses(support.rows(x), *parameters[:3]):
-                if decode := prepare(x, parameters, self.activation):
-                    ways["decode"] = decode
-            if not support.refuses(x, *parameters[:3]):
-                if graph := self._graph(key, x):
-                    ways["graph"] = graph
-            calls = {name: functools.partial(run, x) for name, run in ways.items()}
-            self._ready[key] = ways[tuning.fastest(calls)]
+            try:
+                whole = all(bias is None or bias.is_contiguous() for bias in parameters[3:])
+                if whole and not refuses(support.rows(x), *parameters[:3]):
+                    if decode := prepare(x, parameters, self.activation):
+                        ways["decode"] = decode
+                if not support.refuses(x, *parameters[:3]):
+                    ways["graph"] = Graph(self._stages, x)
+                calls = {name: functools.partial(run, x) for name, run in ways.items()}
+                self._ready[key] = ways[tuning.fastest(calls)]
+            except RuntimeError as error:  # no memory for it, or something not to be captured
+                told = (str(error).splitlines() or [""])[0]
+                shape = tuple(x.shape)
+                warnings.warn(f"FusedMLP launches {shape} as ever: {told}", stacklevel=4)
+                self._ready[key] = self._compute
         while len(self._ready) > SHAPES:
             self._ready.popitem(last=False)
-
-    def _graph(self, key, x):
-        """The stages as a CUDA graph; None, with a warning, where they cannot be captured."""
-        same = [
-            run
-            for k, run in self._ready.items()
-            if isinstance(run, Graph) and k[-1] == key[-1]
-        ]
-        try:
-            return Graph(self._stages, x, same[0].graph.pool() if same else None)
-        except RuntimeError as error:
-            told = (str(error).splitlines() or [""])[0]
-            warnings.warn(
-                f"FusedMLP: no CUDA graph for {tuple(x.shape)}: {told}", stacklevel=4
-            )
-            return None
 
     def _parameters_in_order(self):
         layers = self._layers()
@@ -186,7 +185,7 @@ class FusedMLP(nn.Module):
 
     def _compute(self, x):
         gate, up, down = self._layers()
-        if any(layer._forward_hooks or layer._forward_pre_hooks for layer in self._layers()):
+        if not all(map(_weight_decides, self._layers())):
             return down(activations.apply(gate(x), self.activation) * up(x))
         if x.shape[-1:] != gate.weight.shape[1:]:
             raise ValueError(f"FusedMLP: x is {tuple(x.shape)}, not (..., {gate.in_features})")
@@ -203,32 +202,75 @@ class FusedMLP(nn.Module):
         return F.linear(h, down.weight, down.bias)
 
 
+def _weight_decides(layer):
+    """True if a layer computes F.linear of its weight and bias, and nobody listens to it."""
+    if type(layer) is not nn.Linear or "forward" in layer.__dict__:
+        return False
+    heard = layer._forward_hooks or layer._forward_pre_hooks
+    return not (heard or layer._backward_hooks or layer._backward_pre_hooks)
+
+
 class Graph:
     """fn(x) captured in a CUDA graph; a call copies x in, replays, and copies the result out.
 
-    So the caller owns the result, and may give any x of the same shape and dtype. For one
-    stream, on which graphs may share the pool of a living one for what they need in between.
+    So the caller owns the result, and may give any x of the same shape and dtype, on the
+    stream on which it was made. The graphs of a stream share memory for what they need in
+    between, and take turns.
     """
 
-    def __init__(self, fn, x, pool):
-        self.x, self.lock = torch.empty_like(x).copy_(x), threading.Lock()
-        self.graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream(x.device)
-        side.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(side):
-            fn(self.x)  # whatever happens once happens before the capture
-            self.graph.capture_begin(pool, capture_error_mode="thread_local")
-            try:
-                self.y = fn(self.x)
-            finally:
-                self.graph.capture_end()
-        torch.cuda.current_stream(x.device).wait_stream(side)
+    def __init__(self, fn, x):
+        self.x, self.graph = torch.empty_like(x).copy_(x), torch.cuda.CUDAGraph()
+        current = torch.cuda.current_stream(x.device)
+        self.shared = _shared(x.device, current)
+        with self.shared.lock:
+            side = self.shared.side
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
+                fn(self.x)  # whatever happens once happens before the capture
+                self.y = self.shared.capture(self.graph, lambda: fn(self.x))
+            current.wait_stream(side)
 
     def __call__(self, x):
-        with self.lock:
+        with self.shared.lock:
             self.x.copy_(x)
             self.graph.replay()
             return self.y.clone()
+
+
+class _Shared:
+    """What the graphs of one stream share: a lock, a stream to capture on, a memory pool."""
+
+    def __init__(self, device):
+        self.lock, self.side = threading.RLock(), torch.cuda.Stream(device)
+        self.pool, self.keeper = None, torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.side):
+            # A pool lives as long as a graph in it does.
+            self.kept = self.capture(self.keeper, lambda: torch.zeros(1, device=device))
+        self.pool = self.keeper.pool()
+
+    def capture(self, graph, fn):
+        """Capture fn() and return what it returns."""
+        # cuBLAS has a workspace a stream, which others may free: let it be the pool's.
+        torch._C._cuda_clearCublasWorkspaces()
+        graph.capture_begin(self.pool, capture_error_mode="thread_local")
+        try:
+            return fn()
+        finally:
+            graph.capture_end()
+            torch._C._cuda_clearCublasWorkspaces()
+
+
+@functools.cache
+def _shared_by(device, stream):
+    return _Shared(device)
+
+
+def _shared(device, stream):
+    with _making:
+        return _shared_by(device, stream.cuda_stream)
+
+
+_making = threading.Lock()
 
 
 def _activation_of(mlp):

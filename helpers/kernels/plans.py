@@ -6,15 +6,15 @@ alignment as those it was made for.
 """
 
 import functools
+import threading
 
 import torch
 
 from helpers.kernels import support
 from helpers.kernels.support import TensorDescriptor
 
-LIMIT = 256  # plans kept
-_plans = {}
-_functorch = torch._C._functorch
+LIMIT = 4096  # plans kept: a few for each layer of a model
+_plans, _lock = {}, threading.Lock()
 
 
 def key(name, options, tensors, places=()):
@@ -26,7 +26,9 @@ def key(name, options, tensors, places=()):
     """
     if torch.compiler.is_compiling() or support.INTERPRETED:
         return None
-    if type(tensors[0]) is not torch.Tensor or not tensors[0].is_cuda:
+    if type(tensors[0]) is not torch.Tensor or support.watched():
+        return None
+    if not tensors[0].is_cuda or support.forced() or torch.is_autocast_enabled("cuda"):
         return None
     grad, found = torch.is_grad_enabled(), [name, options]
     for t in tensors:
@@ -35,13 +37,11 @@ def key(name, options, tensors, places=()):
             continue
         kind = type(t)
         if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or (
-            grad and t.requires_grad
+            grad and t.requires_grad or t.is_neg()
         ):
             return None
         found += (t.shape, t.stride(), t.dtype, t.data_ptr() % 16, t.get_device())
-    if _functorch.peek_interpreter_stack() or torch.is_autocast_enabled("cuda"):
-        return None
-    if support.forced() or torch.cuda.current_device() != tensors[0].get_device():
+    if torch.cuda.current_device() != tensors[0].get_device():
         return None
     return (*found, *[None if tensors[i] is None else tensors[i].data_ptr() for i in places])
 
@@ -56,9 +56,10 @@ def keep(key, plan):
     what was chosen then was not measured."""
     if torch.cuda.is_current_stream_capturing():
         return
-    while len(_plans) >= LIMIT:
-        _plans.pop(next(iter(_plans)))
-    _plans[key] = plan
+    with _lock:
+        while len(_plans) >= LIMIT:
+            _plans.pop(next(iter(_plans)))
+        _plans[key] = plan
 
 
 def forget():
@@ -86,7 +87,8 @@ class Plan:
     """
 
     def __init__(self, started, slots, shape, path):
-        compiled, self.shape, self.path = started.compiled, shape, path
+        self.compiled = compiled = started.compiled  # alive: its code is unloaded with it
+        self.shape, self.path = shape, path
         grid = (*started.grid, 1, 1)[:3]
         self.run = functools.partial(compiled.run, *grid)
         # Not the hooks of a tracing tool, for which compiled[grid] builds a dict a launch.

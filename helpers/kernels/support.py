@@ -98,14 +98,27 @@ def shared_limit(device):
 wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by torch.func's transforms
 
 
+def watched():
+    """True while somebody records or transforms what torch does: a launch past the dispatcher
+    would escape a tracer, a FLOP counter, forward-mode derivatives or torch.func."""
+    return bool(
+        torch._C._functorch.peek_interpreter_stack()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def plain(*tensors):
     """True if all are ordinary tensors (or None), whose memory a kernel may read directly."""
+    if not torch.compiler.is_compiling() and watched():
+        return False
     for t in tensors:
         if t is None:
             continue
         if type(t) not in (torch.Tensor, torch.nn.Parameter):
             return False
-        if not torch.compiler.is_compiling() and wrapped(t):
+        if not torch.compiler.is_compiling() and (wrapped(t) or t.is_neg()):
             return False
     return True
 

@@ -61,6 +61,8 @@ def runnable(candidates):
             failed = error
             continue
         ready[name] = fn
+    if not ready and isinstance(failed, torch.OutOfMemoryError):
+        raise failed
     if not ready:
         raise RuntimeError(f"no candidate fits this GPU: {failed}") from failed
     return ready

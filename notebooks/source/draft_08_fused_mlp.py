@@ -394,9 +394,9 @@ def few_tokens():
         weights, act = (*block.parameters(), None, None, None), "gelu_tanh"
         one, three = partial(launch, weights=weights, activation=act), Launch(x, weights, act)
         three.tries = []  # no launch of programs that wait for each other
-        ways = {"eager": block, "eager, CUDA graph": Graph(block, x, None)}
+        ways = {"eager": block, "eager, CUDA graph": Graph(block, x)}
         ways |= {"three launches": partial(three, weights=weights), "one launch": one}
-        ways["one launch, CUDA graph"] = Graph(one, x, None)
+        ways["one launch, CUDA graph"] = Graph(one, x)
         nbytes = sum(weight.nbytes for weight in block.parameters())
         for each in compare({how: partial(way, x) for how, way in ways.items()}).itertuples():
             same = torch.equal(ways[each.name](x), ways[each.name](x).clone())

@@ -823,3 +823,80 @@ def test_plans_let_tensors_go(first, no_plans):
     del inputs
     gc.collect()
     assert torch.cuda.memory_allocated() <= before - freed
+
+
+# What a prepared launch must notice
+
+
+def prepared_mlp():
+    torch.manual_seed(0)
+    mlp = Mlp(768, 3072).to(DEVICE, BF16).eval().requires_grad_(False)
+    fused, x = FusedMLP.from_module(mlp), torch.randn(64, 768, device=DEVICE, dtype=BF16)
+    for _ in range(5):
+        fused(x)
+    assert fused._ready
+    return fused, mlp, x
+
+
+def test_fused_mlp_notices_pruning_and_another_activation():
+    fused, mlp, x = prepared_mlp()
+    for layer in (fused.gate_proj, fused.up_proj):
+        layer.weight.data = layer.weight.data[:1536]
+    fused.down_proj.weight.data = fused.down_proj.weight.data[:, :1536]
+    for _ in range(5):
+        torch.testing.assert_close(fused(x), mlp(x), rtol=2e-2, atol=2e-2)
+    before = fused(x)
+    fused.activation = "relu"
+    for _ in range(5):
+        assert not torch.allclose(fused(x), before)
+
+
+def test_fused_mlp_compiled_with_cuda_graphs():
+    fused, mlp, x = prepared_mlp()
+    compiled = torch.compile(fused, mode="reduce-overhead")
+    with torch.no_grad():
+        for tokens in (64, 16, 64, 129):
+            x = torch.randn(tokens, 768, device=DEVICE, dtype=BF16)
+            for _ in range(4):
+                torch.testing.assert_close(compiled(x), mlp(x), rtol=2e-2, atol=2e-2)
+                torch.testing.assert_close(fused(x), mlp(x), rtol=2e-2, atol=2e-2)
+
+
+def test_graphs_of_several_shapes_and_threads():
+    fused, mlp, _ = prepared_mlp()
+    xs = [torch.randn(n, 768, device=DEVICE, dtype=BF16) for n in (128, 200, 256)]
+    with torch.no_grad():
+        expected = [mlp(x) for x in xs]
+        for x in xs:
+            for _ in range(5):
+                fused(x)
+    wrong = []
+
+    def work(x, y):
+        with torch.no_grad():
+            for _ in range(50):
+                if not torch.allclose(fused(x), y, rtol=2e-2, atol=2e-2):
+                    wrong.append(x.shape)
+
+    threads = [
+        threading.Thread(target=work, args=each) for each in zip(xs, expected, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["act_mul", "linear_gelu", "gate_up_glu"])
+def test_transforms_of_torch_func(name, no_plans):
+    call, inputs = asks(name), made(name, 64)
+    first, *rest = inputs
+    for _ in range(2):
+        expected = call(**inputs)
+    others = {key: inputs[key] for key in rest}
+    if name == "act_mul":
+        others = {key: t[0] for key, t in others.items()}
+        expected = call(inputs[first], others[rest[0]].expand_as(inputs[first]))
+    got = torch.func.vmap(lambda row: call(**{first: row}, **others))(inputs[first])
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)

@@ -1,0 +1,106 @@
+"""FusedMLP and the kernels pass by nobody who listens, records or transforms; no GPU needed."""
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.block import GeGLU
+from helpers.kernels import FusedMLP, act_mul, gate_up_glu, support
+
+
+@pytest.fixture
+def fused():
+    torch.manual_seed(0)
+    return FusedMLP.from_module(GeGLU(24, 40))
+
+
+X = torch.linspace(-2, 2, 5 * 24).reshape(5, 24)
+
+
+class Adapted(nn.Linear):
+    """A layer as adapters replace it: the same weight and bias, another result."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def adapted(layer):
+    other = Adapted(layer.in_features, layer.out_features, bias=False)
+    other.weight = layer.weight
+    return other
+
+
+def patched(layer):
+    plain = layer.forward
+    layer.forward = lambda x: 2 * plain(x)
+    return layer
+
+
+@pytest.mark.parametrize("change", [adapted, patched])
+def test_a_layer_that_is_no_longer_plain_is_asked_itself(fused, change):
+    before = fused(X)
+    fused.down_proj = change(fused.down_proj)
+    torch.testing.assert_close(fused(X), 2 * before)
+
+
+def test_hooks_on_layers_fire(fused):
+    heard = []
+    for name, layer in fused.named_children():
+        layer.register_forward_hook(lambda *_, name=name: heard.append(name))
+    fused(X)
+    assert sorted(heard) == ["down_proj", "gate_proj", "up_proj"]
+
+
+def test_backward_hooks_on_layers_fire(fused):
+    heard = []
+    fused.up_proj.register_full_backward_hook(lambda *_: heard.append("up"))
+    fused(X).sum().backward()
+    assert heard == ["up"]
+
+
+def test_another_activation_takes_effect(fused):
+    before = fused(X)
+    fused.activation = "relu"
+    assert not torch.allclose(fused(X), before)
+
+
+def test_flops_are_counted(fused):
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        fused(X)
+    assert counter.get_total_flops() == 6 * 5 * 24 * 40
+
+
+def test_a_trace_holds_the_matmuls(fused):
+    fused.requires_grad_(False)
+    traced = torch.jit.trace(fused, X)
+    other = X.flip(0) * 0.5
+    torch.testing.assert_close(traced(other), fused(other))
+
+
+def test_forward_mode_derivatives():
+    g, u, tangent = (torch.randn(4, 6) for _ in range(3))
+    with forward_ad.dual_level():
+        got = forward_ad.unpack_dual(act_mul(forward_ad.make_dual(g, tangent), u, "silu"))
+    wanted = torch.func.jvp(lambda g: nn.functional.silu(g) * u, (g,), (tangent,))
+    torch.testing.assert_close(got.tangent, wanted[1])
+
+
+def test_vmap():
+    x, w = torch.randn(3, 4, 8), torch.randn(6, 8)
+    got = torch.func.vmap(lambda x: gate_up_glu(x, w, w))(x)
+    torch.testing.assert_close(got, gate_up_glu(x, w, w))
+
+
+def test_a_negated_view_is_no_plain_tensor():
+    negated = torch.randn(4, 6, dtype=torch.complex64).conj().imag
+    assert negated.is_neg() and not support.plain(negated)
+    u = torch.randn(4, 6)
+    torch.testing.assert_close(act_mul(negated, u), act_mul(negated.clone(), u))
+
+
+def test_nobody_watches_by_default():
+    assert not support.watched()
+    with FlopCounterMode(display=False):
+        assert support.watched()
