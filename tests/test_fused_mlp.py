@@ -1,4 +1,4 @@
-"""FusedMLP and the kernels pass by nobody who listens, records or transforms.."""
+"""FusedMLP and the kernels pass by nobody who listens, records or transforms."""
 
 import pytest
 import torch
