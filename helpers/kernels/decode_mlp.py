@@ -263,13 +263,18 @@ def prepare(x, weights, activation):
     return prepared if x.ndim == 2 else lambda x: prepared(support.rows(x)).view(shape)
 
 
+def launch_once(x, weights, activation):
+    """decode_mlp of x (M, D), keeping nothing."""
+    return Launch(x, weights, activation)(x, weights)
+
+
 _launches, _lock = {}, threading.Lock()
 
 
 def launch(x, weights, activation):
     """decode_mlp of x (M, D), by a launch that was kept if it is like one of them."""
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return Launch(x, weights, activation)(x, weights)  # workspace that the graph owns
+        return launch_once(x, weights, activation)  # workspace that the graph owns
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     places = tuple(None if t is None else (t.data_ptr(), t.shape, t.stride()) for t in weights)
     key = (
@@ -323,8 +328,8 @@ def _forward(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation, keep=Tru
     weights = (w_gate, w_up, w_down, *(None if b is None else b.contiguous() for b in biases))
     with support.on(x):
         # Within torch.compile the workspace may be a CUDA graph's: it is not ours to keep.
-        once = Launch(flat, weights, activation) if not keep else None
-        y = launch(flat, weights, activation) if keep else once(flat, weights)
+        run = launch if keep else launch_once
+        y = run(flat, weights, activation)
     return y.view(*x.shape[:-1], w_down.shape[0])
 
 
