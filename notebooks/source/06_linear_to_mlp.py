@@ -541,8 +541,8 @@ def one_process():
 
 
 # %% [markdown]
-# The bars come from one profiled step each, after a pause and without its gaps. Compare forms by
-# `time_us`, the wait in a steady loop, taken in turn. Products are called by their tiles.
+# The bars come from one profiled step each, after a pause and without its gaps: one sample. Compare
+# forms by `time_us`, the wait in a steady loop, taken in turn. Products are called by their tiles.
 
 
 # %%

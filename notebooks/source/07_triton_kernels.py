@@ -355,13 +355,13 @@ for _, part in speeds.groupby("shape"):
 show(speeds)
 
 # %% [markdown]
-# The last column is the speed against eager mode's two kernels. By hand loses at both sizes: the
-# epilogue saves a kernel, but our loop over K is slower than the library's by more than that. Ours
-# works out addresses and masks for every piece, which Hopper's copy engine (TMA) can do. The
-# longer the loop, the worse.
+# The last column is the speed against eager mode's two kernels. On the H200 by hand loses at both
+# sizes: the epilogue saves a kernel, but our loop over K is slower than the library's by more than
+# that. It works out addresses and masks, which Hopper's copy engine (TMA) can do.
+# The longer the loop, the worse.
 #
-# The order of tiles hardly counts: at the first size everything fits into the L2 cache, at the
-# second this memory is fast enough for a loop as slow as ours.
+# There the order of tiles hardly counts: at the first size everything fits into the L2 cache, at
+# the second this memory is fast enough for a loop as slow as ours.
 
 # %% [markdown]
 # Now precision. For fp32 inputs `tl.dot` uses **TF32** by default, 10 bits of mantissa; PyTorch
@@ -598,9 +598,9 @@ say(
 )
 
 # %% [markdown]
-# Our tile was the best already. One stage more (128 x 128 x 64, four warps) costs dearly: of 96 KB,
-# two programs fit on a multiprocessor, of 128 KB only one. The next process finds the kernels
-# compiled, but times them again, unless you pass `cache_results=True`.
+# On the H200 our tile was the best already, and one stage more (128 x 128 x 64, four warps) costs
+# dearly: of 96 KB, two programs fit on a multiprocessor, of 128 KB only one. The next process
+# times them again, unless you pass `cache_results=True`.
 #
 # Now two ways to be misled. `add_into_kernel` adds into its output, so every trial counts. And a
 # grid made for blocks of 1,024 meets a tuner that may choose 256: such a kernel leaves three
@@ -708,9 +708,9 @@ moved = 2 * pointwise.pop("nbytes")  # once in, once out
 show(pointwise.assign(GB_per_s=moved / pointwise["gpu_us"] / 1e3), digits=3)
 
 # %% [markdown]
-# Our C++ moves half of eager mode's bytes, and takes as long. Each of 25 million threads handles
-# one number, two bytes at a time, and pays for `i % cols`, a division by what the compiler does
-# not know. Inductor gives a thread several numbers, and knows the 3,072: it multiplies instead.
+# Our C++ moves half of eager mode's bytes, and on the H200 takes as long. Each of 25 million
+# threads handles one number, two bytes at a time, and pays for `i % cols`, a division by what the
+# compiler does not know. Inductor gives a thread several numbers, and knows the 3,072.
 # Which weighs more, we have not measured.
 #
 # > **Takeaway.** Triton first; C++ when you need what Triton does not give, and can say what.
@@ -750,10 +750,10 @@ steps = ladder("07", recorded("07_rung", rung))
 show(steps[steps["from"].str[:2].isin(["00", "05", "06", "07"])].reset_index(drop=True))
 
 # %% [markdown]
-# Compare each with the eager line beside it: what waits for the host differs by process. At 8192
-# tokens a kernel less does not pay for a slower loop. At 64 our checks and Triton's launch, both
-# in Python, cost more than the dispatch they save; and on the GPU only 24 programs have a tile,
-# half empty.
+# Compare with the eager line beside it: what waits for the host differs by process. On the
+# H200, at 8192 tokens a kernel less does not pay for a slower loop. At 64 our checks and Triton's
+# launch, both in Python, cost more than the dispatch they save; on the GPU only 24 programs have a
+# tile.
 
 # %% [markdown]
 # ## Exercises
