@@ -1,5 +1,7 @@
 """FusedMLP and the kernels pass by nobody who listens, records or transforms."""
 
+import sys
+
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -7,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.block import GeGLU
-from helpers.kernels import FusedMLP, act_mul, gate_up_glu, support
+from helpers.kernels import FusedMLP, act_mul, decode_mlp, gate_up_glu, support
 
 
 @pytest.fixture
@@ -104,3 +106,19 @@ def test_nobody_watches_by_default():
     assert not support.watched()
     with FlopCounterMode(display=False):
         assert support.watched()
+
+
+def test_few_tokens_of_a_wide_mlp_are_no_matter_of_launches(fused, monkeypatch):
+    module = sys.modules["helpers.kernels.fused_mlp"]
+    asked = []
+
+    def decode(x, *rest):
+        asked.append(len(x))
+        return decode_mlp(x, *rest)
+
+    monkeypatch.setattr(module, "decode_mlp", decode)
+    monkeypatch.setattr(module, "SMALL_FLOPS", 6 * 24 * 40 * 4)
+    with torch.no_grad():
+        for tokens in (3, 4, 5):
+            torch.testing.assert_close(fused(X[:tokens]), fused(X)[:tokens])
+    assert asked == [3, 4]

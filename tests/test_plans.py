@@ -60,6 +60,15 @@ def test_a_plan_launches_for_other_tensors(started):
     assert again.data_ptr() != out.data_ptr()
 
 
+def test_a_plan_of_several_outputs_returns_all_of_them(started):
+    started.named["b_ptr"] = started.named["out_ptr"]
+    plan = plans.Plan(started, SLOTS | {"b_ptr": 3, "out_ptr": 2}, (4, 3), "pointer", 2)
+    first, second = plan(torch.ones(4, 8), torch.ones(3, 8))
+    (run,) = started.compiled.runs
+    assert run[11:13] == (second.data_ptr(), first.data_ptr())
+    assert first.shape == second.shape == (4, 3) and first.data_ptr() != second.data_ptr()
+
+
 def test_equal_tensors_keep_their_own_slots(started):
     started.named["w_ptr"] = started.named["x_ptr"]  # made from f(x, x), used for f(x, w)
     plan = plans.Plan(started, SLOTS, (4, 3), "pointer")

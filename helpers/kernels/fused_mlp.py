@@ -94,6 +94,9 @@ class FusedMLP(nn.Module):
         state = self.__dict__.copy()
         return state | {"_ready": OrderedDict(), "_seen": OrderedDict()}
 
+    def _flops(self, x):
+        return 6 * x.numel() * self.gate_proj.weight.shape[0]
+
     def _layers(self):
         layers = self._modules  # attributes of a module are slow, and this runs at every call
         return layers["gate_proj"], layers["up_proj"], layers["down_proj"]
@@ -148,8 +151,8 @@ class FusedMLP(nn.Module):
     def _first_calls(self, x, key):
         """Compute as ever; at a shape's third call, prepare its launch for the next ones."""
         y = self._compute(x)
-        flops = 6 * x.numel() * self.gate_proj.weight.shape[0] if key else 0
-        if 0 < flops <= SMALL_FLOPS and support.plain(*self.parameters()):
+        small = key and 0 < self._flops(x) <= SMALL_FLOPS
+        if small and support.plain(*self.parameters()):
             self._seen[key] = self._seen.get(key, 0) + 1
             if self._seen[key] == 3:
                 self._seen.pop(key, None)
@@ -189,7 +192,7 @@ class FusedMLP(nn.Module):
             return down(activations.apply(gate(x), self.activation) * up(x))
         if x.shape[-1:] != gate.weight.shape[1:]:
             raise ValueError(f"FusedMLP: x is {tuple(x.shape)}, not (..., {gate.in_features})")
-        few = x.shape[:-1].numel() <= MAX_TOKENS
+        few = x.shape[:-1].numel() <= MAX_TOKENS and self._flops(x) <= SMALL_FLOPS
         if not few or support.wants_grad(x, *self.parameters()):
             return self._stages(x)
         parameters = self._parameters_in_order()

@@ -274,19 +274,21 @@ def compute(x, w_gate, w_up, b_gate, b_up, activation, keep):
 
 
 SLOTS = {"x_ptr": 0, "x_desc": 0, "wg_ptr": 1, "wu_ptr": 2, "bg_ptr": 3, "bu_ptr": 4}
-SLOTS |= {"h_ptr": 5, "h_desc": 5}
+SLOTS |= {"h_ptr": 5, "h_desc": 5, "g_ptr": 6, "g_desc": 6, "u_ptr": 7, "u_desc": 7}
 
 
-def _forward(x, w_gate, w_up, b_gate, b_up, activation, key=None):
+def _forward(x, w_gate, w_up, b_gate, b_up, activation, key=None, keep=False):
+    """h, or (h, g, u) if `keep`; leaves a plan for the next call under the key, if any."""
     rows = support.rows(x)
     with support.on(x):
-        outs, started = compute(rows, w_gate, w_up, b_gate, b_up, activation, False)
-    h = outs[0].view(*x.shape[:-1], w_gate.shape[0])
+        outs, started = compute(rows, w_gate, w_up, b_gate, b_up, activation, keep)
+    shape = (*x.shape[:-1], w_gate.shape[0])
+    outs = tuple(out.view(shape) for out in outs[: 3 if keep else 1])
     whole = all(b is None or b.is_contiguous() for b in (b_gate, b_up))
     if key and started and whole and rows.data_ptr() == x.data_ptr():
         slots = SLOTS | {"w_desc": 2 if started.named.get("SWAP") else 1}
-        plans.keep(key, plans.Plan(started, slots, h.shape, support.ran()))
-    return h
+        plans.keep(key, plans.Plan(started, slots, shape, support.ran(), len(outs)))
+    return outs if keep else outs[0]
 
 
 @custom_op("wttg::gate_up_glu", mutates_args=())
@@ -305,9 +307,10 @@ def _(x, w_gate, w_up, b_gate, b_up, activation):
 def _training(
     x: Tensor, w_gate: Tensor, w_up: Tensor, b_gate: Maybe, b_up: Maybe, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with support.on(x):
-        outs, _ = compute(support.rows(x), w_gate, w_up, b_gate, b_up, activation, True)
-    return tuple(out.view(*x.shape[:-1], w_gate.shape[0]) for out in outs)
+    given = (x, w_gate, w_up, b_gate, b_up)
+    key = plans.key("gate_up_glu, training", activation, given, places=(1, 2))
+    plan = plans.find(key)
+    return plan(*given) if plan else _forward(*given, activation, key, keep=True)
 
 
 @_training.register_fake

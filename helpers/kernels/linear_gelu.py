@@ -198,18 +198,21 @@ def compute(x, weight, bias, approximate, keep):
     return run(found[name])
 
 
-SLOTS = {"x_ptr": 0, "x_desc": 0, "w_ptr": 1, "w_desc": 1, "b_ptr": 2, "y_ptr": 3, "y_desc": 3}
+SLOTS = {"x_ptr": 0, "x_desc": 0, "w_ptr": 1, "w_desc": 1, "b_ptr": 2}
+SLOTS |= {"y_ptr": 3, "y_desc": 3, "z_ptr": 4, "z_desc": 4}
 
 
-def _forward(x, weight, bias, approximate, key=None):
+def _forward(x, weight, bias, approximate, key=None, keep=False):
+    """y, or (y, z) if `keep`; leaves a plan for the next call under the key, if any."""
     rows = support.rows(x)
     with support.on(x):
-        (y, _), started = compute(rows, weight, bias, approximate, False)
-    y = y.view(*x.shape[:-1], weight.shape[0])
+        outs, started = compute(rows, weight, bias, approximate, keep)
+    shape = (*x.shape[:-1], weight.shape[0])
+    outs = tuple(out.view(shape) for out in outs[: 2 if keep else 1])
     whole = bias is None or bias.is_contiguous()
     if key and started and whole and rows.data_ptr() == x.data_ptr():
-        plans.keep(key, plans.Plan(started, SLOTS, y.shape, support.ran()))
-    return y
+        plans.keep(key, plans.Plan(started, SLOTS, shape, support.ran(), len(outs)))
+    return outs if keep else outs[0]
 
 
 @custom_op("wttg::linear_gelu", mutates_args=())
@@ -226,9 +229,10 @@ def _(x, weight, bias, approximate):
 def _training(
     x: Tensor, weight: Tensor, bias: Maybe, approximate: str
 ) -> tuple[Tensor, Tensor]:
-    with support.on(x):
-        outs, _ = compute(support.rows(x), weight, bias, approximate, True)
-    return tuple(out.view(*x.shape[:-1], weight.shape[0]) for out in outs)
+    given = (x, weight, bias)
+    key = plans.key("linear_gelu, training", approximate, given)
+    plan = plans.find(key)
+    return plan(*given) if plan else _forward(*given, approximate, key, keep=True)
 
 
 @_training.register_fake

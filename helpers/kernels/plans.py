@@ -82,13 +82,14 @@ class Plan:
     """Launches the kernel of `started` for other tensors.
 
     `slots` names the arguments that take the tensors given to a call, in their order, and
-    last the output: {"x_ptr": 0, ..., "out_ptr": n}. `shape` is the output's, dtype and device
-    are the first tensor's. `path` is what support.ran() shall tell.
+    last the outputs: {"x_ptr": 0, ..., "out_ptr": n}. `shape` is that of each output, dtype
+    and device are the first tensor's. `path` is what support.ran() shall tell. A call returns
+    its output, or a tuple of them if `outputs` are more than one.
     """
 
-    def __init__(self, started, slots, shape, path):
+    def __init__(self, started, slots, shape, path, outputs=1):
         self.compiled = compiled = started.compiled  # alive: its code is unloaded with it
-        self.shape, self.path = shape, path
+        self.shape, self.path, self.outputs = shape, path, outputs
         grid = (*started.grid, 1, 1)[:3]
         self.run = functools.partial(compiled.run, *grid)
         # Not the hooks of a tracing tool, for which compiled[grid] builds a dict a launch.
@@ -109,8 +110,8 @@ class Plan:
                 self.arguments[at] = None
 
     def __call__(self, *tensors):
-        out = tensors[0].new_empty(self.shape)
-        tensors, arguments = (*tensors, out), self.arguments.copy()
+        outs = tuple([tensors[0].new_empty(self.shape) for _ in range(self.outputs)])
+        tensors, arguments = (*tensors, *outs), self.arguments.copy()
         for at, slot in self.pointers:
             arguments[at] = tensors[slot].data_ptr()
         for at, slot, fields in self.descriptors:
@@ -118,7 +119,7 @@ class Plan:
             descriptor = object.__new__(TensorDescriptor)
             descriptor.__dict__.update(fields, base=tensors[slot])
             arguments[at] = descriptor
-        stream = torch._C._cuda_getCurrentRawStream(out.get_device())
+        stream = torch._C._cuda_getCurrentRawStream(outs[0].get_device())
         self.run(stream, *self.kernel, *arguments)
         support.note(self.path)
-        return out
+        return outs if self.outputs > 1 else outs[0]

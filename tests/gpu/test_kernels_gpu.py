@@ -813,6 +813,29 @@ def test_a_plan_in_a_graph_and_with_gradients(name, first, no_plans):
         assert call(**inputs).requires_grad and leaf.requires_grad
 
 
+@pytest.mark.parametrize("name", ["linear_gelu", "gate_up_glu"])
+def test_a_plan_for_training(name, first, no_plans):
+    def step(inputs):
+        given = {k: t.detach().requires_grad_() for k, t in tensors(inputs).items()}
+        with torch.enable_grad():
+            y = asks(name)(**(inputs | given))
+            return y, *torch.autograd.grad(y.square().sum(), list(given.values()))
+
+    inputs, other = made(name, 129), made(name, 129, seed=1)
+    expected = step(inputs)
+    assert [key[0] for key in plans._plans] == [f"{name}, training"]
+    kept = [t.clone() for t in expected]
+    planned = step(other)
+    again = step(inputs)
+    plans.forget()
+    for a, b in zip(planned, step(other), strict=True):
+        assert torch.equal(a, b)
+    for a, b, c in zip(expected, kept, again, strict=True):
+        assert torch.equal(a, b) and torch.equal(b, c)
+    with torch.no_grad():  # what was kept for a backward is none of inference's business
+        assert torch.equal(asks(name)(**inputs), kept[0])
+
+
 def test_plans_let_tensors_go(first, no_plans):
     inputs = made("gate_up_glu", 129)
     for _ in range(3):
