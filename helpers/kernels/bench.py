@@ -58,7 +58,11 @@ def measure(shapes=SHAPES, parts=None):
     return pd.concat(tables, ignore_index=True)
 
 
-def sweep(tokens=(1, 64, 256, 1024, 4096, 16384), widths=(512, 1024, 2048, 4096, 8192)):
+TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
+WIDTHS = (512, 1024, 2048, 4096, 8192)
+
+
+def sweep(tokens=TOKENS, widths=WIDTHS):
     """FusedMLP's wall time a call beside eager and compiled, in us; hidden is 4 x width.
 
     Columns: tokens, dim, hidden, eager_us, default_us, reduce_overhead_us (NaN above 1024

@@ -453,7 +453,7 @@ say(f"With SiLU, where Liger has a module too, over the best peer: {ratios}.")
 
 # %%
 def map_of_shapes():
-    return bench.sweep(tokens=(1, 64, 512, 4096, 16384), widths=(512, 1024, 2048, 4096, 8192))
+    return bench.sweep()
 
 
 sizes = recorded("08_sweep", map_of_shapes)
