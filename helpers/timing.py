@@ -125,7 +125,8 @@ def time_gpu(fn, *, cold_l2=True):
 def compare(functions):
     """Wall time of functions measured in turn: {"eager": f, "compiled": g} -> DataFrame.
 
-    Blocks alternate in rotating order: drifting clocks hit all alike. Columns: name;
+    Blocks alternate, each round in another order: drifting clocks hit all alike, and nobody
+    always follows the one that heats the GPU. Columns: name;
     median_us, p20_us, p80_us, spread (steady wall time of a call, no first call in it); ratio
     (the first function's median over this one's: above 1 is faster); gpu_us, host_us (medians
     of time_gpu and time_host, NaN without a GPU); method. Variants of one compiled function
@@ -148,10 +149,8 @@ def compare(functions):
         plan[name] = sampling.wall_timer(fn, device, wall)
         seconds += sampling.cost(plan[name][1], wall)
     samples = {name: [] for name in names}
-    for turn in range(sampling.count(seconds / len(names))):
-        at = turn % len(names)
-        for name in names[at:] + names[:at]:
-            samples[name].append(sampling.block(*plan[name]))
+    for name in sampling.in_rounds(names, sampling.count(seconds / len(names))):
+        samples[name].append(sampling.block(*plan[name]))
     rows = []
     for name, fn in functions.items():
         method = f"wall clock, blocks of {plan[name][1]} in turn"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 import statistics
 import time
 import types
@@ -112,6 +113,17 @@ def count(cost_s, least=None):
     """How many samples of that cost the budget allows: 5 (3 slow ones) or `least` to 100."""
     least = least or (3 if cost_s >= SLOW_S else 5)
     return max(least, min(100, int(BUDGET_S / cost_s)))
+
+
+def in_rounds(names, rounds):
+    """The names, each once a round: in a random order, then backwards, then in another one.
+
+    So drift hits all alike, and none always follows the one that leaves the GPU hot, or cool.
+    """
+    order, shuffle = list(names), random.Random(0).shuffle
+    for number in range(rounds):
+        order.reverse() if number % 2 else shuffle(order)
+        yield from order
 
 
 def replays(fn, device, flush, number, turns):

@@ -38,11 +38,17 @@ def act_mul(g, u, activation="gelu_tanh"):
         return _act_mul(g, u, activation)
     # Past the dispatcher, which costs tens of microseconds.
     out, started = _forward(plans.Started, g, u, activation)
-    if key and started and started.named["g_ptr"].data_ptr() == g.data_ptr():
-        if started.named["u_ptr"].data_ptr() == u.data_ptr():
-            slots = {"g_ptr": 0, "u_ptr": 1, "out_ptr": 2}
-            plans.keep(key, plans.Plan(started, slots, out.shape, "triton"))
+    if key and started:
+        _keep(key, started, dict(g=g, u=u), ["out"])
     return out
+
+
+def _keep(key, started, inputs, outputs):
+    """Keep a plan of what was started, unless it read copies of the inputs."""
+    if all(started.named[f"{n}_ptr"].data_ptr() == t.data_ptr() for n, t in inputs.items()):
+        slots = {f"{name}_ptr": at for at, name in enumerate([*inputs, *outputs])}
+        shape = inputs["g"].shape
+        plans.keep(key, plans.Plan(started, slots, shape, "triton", len(outputs)))
 
 
 def reference(g, u, activation="gelu_tanh"):
@@ -131,19 +137,36 @@ def _act_mul(g: torch.Tensor, u: torch.Tensor, activation: str) -> torch.Tensor:
     return _forward(_traced, g, u, activation)[0]
 
 
+def act_mul_backward(grad, g, u, activation):
+    """The gradients of g and u, both contiguous, from that of act(g) * u."""
+    key = plans.key("act_mul_backward", activation, (grad, g, u))
+    if plan := plans.find(key):
+        return plan(grad, g, u)
+    if key is None:
+        return _act_mul_backward(grad, g, u, activation)
+    outs, started = _backward_of(plans.Started, grad, g, u, activation)
+    if started:
+        _keep(key, started, dict(grad=grad, g=g, u=u), ["dg", "du"])
+    return outs
+
+
 @triton_op("wttg::act_mul_backward", mutates_args=())
-def act_mul_backward(
+def _act_mul_backward(
     grad: torch.Tensor, g: torch.Tensor, u: torch.Tensor, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of g and u, both contiguous, from that of act(g) * u."""
+    return _backward_of(_traced, grad, g, u, activation)[0]
+
+
+def _backward_of(start, grad, g, u, activation):
+    """(dg, du), and what `start` returned for their launch; None if torch computed them."""
     if refuses(grad, g, u) or g.ndim == 0:
-        return _reference_backward(grad, g, u, activation)
+        return _reference_backward(grad, g, u, activation), None
     dg = torch.empty(g.shape, dtype=g.dtype, device=g.device)
     du = torch.empty_like(dg)
     inputs = dict(zip(("grad", "g", "u"), _rows(grad, g, u), strict=True))
+    outputs = {"dg": dg, "du": du}
     with on(g):
-        _launch(_traced, act_mul_backward_kernel, inputs, {"dg": dg, "du": du}, activation)
-    return dg, du
+        return (dg, du), _launch(start, act_mul_backward_kernel, inputs, outputs, activation)
 
 
 def _reference_backward(grad, g, u, activation):

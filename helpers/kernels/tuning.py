@@ -5,6 +5,8 @@ import time
 
 import torch
 
+from helpers.timing_samples import in_rounds
+
 _chosen = {}
 ROUNDS, LEAST = 5, 10
 # A GPU at its power limit clocks down after tens of milliseconds, and ranks kernels otherwise.
@@ -33,9 +35,8 @@ def pick(key, candidates):
     ready = runnable(candidates)
     number = {name: _calls(_queued(fn, LEAST) / LEAST) for name, fn in ready.items()}
     times = {name: [] for name in ready}
-    for _ in range(ROUNDS):
-        for name, fn in ready.items():
-            times[name].append(_queued(fn, number[name]) / number[name])
+    for name in in_rounds(ready, ROUNDS):
+        times[name].append(_queued(ready[name], number[name]) / number[name])
     _chosen[key] = min(times, key=lambda name: statistics.median(times[name]))
     return _chosen[key]
 
@@ -71,7 +72,7 @@ def runnable(candidates):
 def race(functions, rounds=5, block_s=5e-3):
     """Seconds of a call of each function in a steady loop: {name: one figure a round}.
 
-    Rounds go through all functions in turn, a block of calls between two synchronisations.
+    Every round goes through all functions, a block of calls between two synchronisations.
     """
     number = {}
     for name, fn in functions.items():
@@ -79,9 +80,8 @@ def race(functions, rounds=5, block_s=5e-3):
         once = min(_block(fn, 1) for _ in range(3))
         number[name] = max(1, min(1000, round(block_s / once)))
     times = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, fn in functions.items():
-            times[name].append(_block(fn, number[name]))
+    for name in in_rounds(functions, rounds):
+        times[name].append(_block(functions[name], number[name]))
     return times
 
 
