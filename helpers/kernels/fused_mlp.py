@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from helpers.kernels import activations, support, tuning
+from helpers.kernels import activations, plans, support, tuning
 from helpers.kernels.decode_mlp import MAX_TOKENS, decode_mlp, prepare, refuses
-from helpers.kernels.gate_up_glu import gate_up_glu
+from helpers.kernels.gate_up_glu import gate_up_glu, plan_key
 from helpers.kernels.gate_up_glu import reference as stage_reference
 
 SHAPES = 32  # prepared shapes a module keeps
@@ -130,7 +130,9 @@ class FusedMLP(nn.Module):
         g, u, d = g["weight"], u["weight"], d["weight"]
         if torch.is_grad_enabled() and support.wants_grad(x, g, u, d, *biases):
             return None
-        if support.watched() or torch.is_autocast_enabled("cuda") or x.is_neg():
+        if support.watched() or support.forced():
+            return None
+        if torch.is_autocast_enabled("cuda") or x.is_neg():
             return None
         index = x.get_device()
         if torch.cuda.current_device() != index or torch.cuda.is_current_stream_capturing():
@@ -172,6 +174,8 @@ class FusedMLP(nn.Module):
                         ways["decode"] = decode
                 if not support.refuses(x, *parameters[:3]):
                     ways["graph"] = Graph(self._stages, x)
+                    if planned := self._planned(x):
+                        ways["planned"] = planned
                 calls = {name: functools.partial(run, x) for name, run in ways.items()}
                 self._ready[key] = ways[tuning.fastest(calls)]
             except RuntimeError as error:  # no memory for it, or something not to be captured
@@ -181,6 +185,20 @@ class FusedMLP(nn.Module):
                 self._ready[key] = self._compute
         while len(self._ready) > SHAPES:
             self._ready.popitem(last=False)
+
+    def _planned(self, x):
+        """_stages without its checks, for a key that holds them; None if there is no plan."""
+        gate, up, _ = self._layers()
+        given = (gate.weight, up.weight, gate.bias, up.bias)
+        self._stages(x)
+        plan = plans.find(plan_key(x, *given[:2], self.activation, *given[2:]))
+
+        def run(x):
+            gate, up, down = self._layers()
+            h = plan(x, gate.weight, up.weight, gate.bias, up.bias)
+            return F.linear(h, down.weight, down.bias)
+
+        return run if plan else None
 
     def _parameters_in_order(self):
         layers = self._layers()
@@ -193,9 +211,9 @@ class FusedMLP(nn.Module):
         if x.shape[-1:] != gate.weight.shape[1:]:
             raise ValueError(f"FusedMLP: x is {tuple(x.shape)}, not (..., {gate.in_features})")
         few = x.shape[:-1].numel() <= MAX_TOKENS and self._flops(x) <= SMALL_FLOPS
-        if not few or support.wants_grad(x, *self.parameters()):
-            return self._stages(x)
         parameters = self._parameters_in_order()
+        if not few or support.wants_grad(x, *parameters):
+            return self._stages(x)
         return decode_mlp(x, *parameters[:3], self.activation, *parameters[3:])
 
     def _stages(self, x):

@@ -1,9 +1,9 @@
 """act(x Wg^T) * (x Wu^T): two matmuls and their activation in one kernel.
 
-On Hopper and later one TMA load brings eight rows of one weight, eight of the other, and so
-on: the descriptor has four dimensions, and the stride of the second is the distance of the two
-tensors in memory. So each matmul instruction is as wide as a single GEMM's, and g and u of one
-element end in the same thread. Elsewhere pointers and two accumulators. See notebook 08.
+On Hopper and later one TMA load brings rows of both weights: the descriptor has three
+dimensions, and the stride of the first is the distance of the two tensors in memory. So each
+matmul instruction is as wide as a single GEMM's, and g and u of one element end in the same
+thread. Elsewhere pointers and two accumulators. See notebook 08.
 """
 
 from typing import Optional
@@ -43,7 +43,7 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
     """
     where = "gate_up_glu"
     activations.check_activation(where, activation)
-    key = plans.key("gate_up_glu", activation, (x, w_gate, w_up, b_gate, b_up), places=(1, 2))
+    key = plan_key(x, w_gate, w_up, activation, b_gate, b_up)
     if plan := plans.find(key):
         return plan(x, w_gate, w_up, b_gate, b_up)
     checks.check_tensors(
@@ -58,11 +58,18 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
     tensors = support.autocast(x, w_gate, w_up, b_gate, b_up)
     if not support.plain(*tensors):
         return reference(*tensors[:3], activation, *tensors[3:])
-    if support.wants_grad(*tensors):
-        return _training(*tensors, activation)[0]
+    grad = support.wants_grad(*tensors)
     if torch.compiler.is_compiling():
-        return _inference(*tensors, activation)
-    return _forward(*tensors, activation, key)  # the dispatcher costs tens of us
+        return _training(*tensors, activation)[0] if grad else _inference(*tensors, activation)
+    # Past the dispatcher, which costs tens of microseconds.
+    if grad:
+        return _Differentiable.apply(*tensors, activation)[0]
+    return _forward(*tensors, activation, key)
+
+
+def plan_key(x, w_gate, w_up, activation, b_gate=None, b_up=None, name="gate_up_glu"):
+    """plans.key of a call. The weights' places matter: a descriptor has their distance."""
+    return plans.key(name, activation, (x, w_gate, w_up, b_gate, b_up), places=(1, 2))
 
 
 def reference(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None):
@@ -98,15 +105,13 @@ def glu_tma_kernel(
         acc = tl.zeros((BM, 2 * BN), tl.float32)
         for k in range(0, K, BK):
             x = x_desc.load([row * BM, k])
-            w = w_desc.load([col * (BN // 8), 0, 0, k]).reshape(2 * BN, BK)
+            w = w_desc.load([0, col * BN, k]).reshape(2 * BN, BK)
             acc = tl.dot(x, w.T, acc, input_precision="ieee")
-        both = acc.reshape(BM, BN // 8, 2, 8).permute(0, 1, 3, 2)
+        both = acc.reshape(BM, 2, BN).permute(0, 2, 1)
         if SWAP:
             u, g = tl.split(both)
         else:
             g, u = tl.split(both)
-        g = g.reshape(BM, BN)
-        u = u.reshape(BM, BN)
         cols = col * BN + tl.arange(0, BN)
         if bg_ptr is not None:
             g += tl.load(bg_ptr + cols, cols < N, other=0.0).to(tl.float32)[None, :]
@@ -165,18 +170,18 @@ def aligned(t):
 
 
 def both_weights(w_gate, w_up, bn, bk):
-    """One descriptor of the rows g0..g7 u0..u7 g8..., and whether u comes first; None if not.
+    """One descriptor of both weights (H, D), and whether u comes first; None if not.
 
-    The weights lie anywhere: the stride of the second dimension is their distance in memory.
+    The weights lie anywhere: the stride of the first dimension is their distance in memory.
     """
     (n, k), (row, _), size = w_gate.shape, w_gate.stride(), w_gate.element_size()
     away = w_up.data_ptr() - w_gate.data_ptr()
     fits = aligned(w_gate) and aligned(w_up) and w_gate.stride() == w_up.stride()
-    if not fits or n % 8 or away == 0 or abs(away) >= 2**40:
+    if not fits or away == 0 or abs(away) >= 2**40:
         return None
     swap, first = away < 0, w_up if away < 0 else w_gate
-    strides = [8 * row, abs(away) // size, row, 1]
-    return TensorDescriptor(first, [n // 8, 2, 8, k], strides, [bn // 8, 2, 8, bk]), swap
+    strides = [abs(away) // size, row, 1]
+    return TensorDescriptor(first, [2, n, k], strides, [2, bn, bk]), swap
 
 
 def can_tma(x, w_gate, w_up):
@@ -185,7 +190,8 @@ def can_tma(x, w_gate, w_up):
         return False
     if support.capability(x.device) < (9, 0) or max(x.shape) >= 2**31:
         return False
-    return aligned(x) and both_weights(w_gate, w_up, 8, 8) is not None
+    steps = len(w_gate) % 8 == 0  # the result's rows are 16-byte steps, too
+    return steps and aligned(x) and both_weights(w_gate, w_up, 8, 8) is not None
 
 
 def run_tma(x, w_gate, w_up, b_gate, b_up, activation, h, g, u, *, BM, BN, BK, **options):
@@ -303,14 +309,16 @@ def _(x, w_gate, w_up, b_gate, b_up, activation):
     return x.new_empty(*x.shape[:-1], w_gate.shape[0])
 
 
-@custom_op("wttg::gate_up_glu_training", mutates_args=())
-def _training(
+def _kept(
     x: Tensor, w_gate: Tensor, w_up: Tensor, b_gate: Maybe, b_up: Maybe, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     given = (x, w_gate, w_up, b_gate, b_up)
-    key = plans.key("gate_up_glu, training", activation, given, places=(1, 2))
+    key = plan_key(x, w_gate, w_up, activation, b_gate, b_up, "gate_up_glu, training")
     plan = plans.find(key)
     return plan(*given) if plan else _forward(*given, activation, key, keep=True)
+
+
+_training = custom_op("wttg::gate_up_glu_training", mutates_args=())(_kept)
 
 
 @_training.register_fake
@@ -346,6 +354,18 @@ def _backward(ctx, grad, _g, _u):
 _training.register_autograd(_backward, setup_context=_setup)
 
 
+class _Differentiable(torch.autograd.Function):
+    """The operator's derivative without the operator, for eager mode."""
+
+    @staticmethod
+    def forward(ctx, *inputs):  # not setup_context: for it, torch inspects signatures a call
+        output = _kept(*inputs)
+        _setup(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_backward)
+
+
 def shipped():
     """What cross_compile checks: every config with its signature and architectures."""
     rows, sizes = [], dict.fromkeys(["M", "N", "K"], "i32")
@@ -357,7 +377,7 @@ def shipped():
         for keep in (False, True):
             signature = {
                 "x_desc": f"tensordesc<bf16[{bm}, {bk}]>",
-                "w_desc": f"tensordesc<bf16[{bn // 8}, 2, 8, {bk}]>",
+                "w_desc": f"tensordesc<bf16[2, {bn}, {bk}]>",
                 "h_desc": out,
             }
             signature |= {"g_desc": out, "u_desc": out} if keep else {}

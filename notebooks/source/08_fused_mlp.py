@@ -193,18 +193,20 @@ for row in bad.itertuples():
 n, k, memory = 32, 16, torch.randn(4096)
 gate, up = memory[100 : 100 + n * k].view(n, k), memory[2000 : 2000 + n * k].view(n, k)
 apart = up.storage_offset() - gate.storage_offset()
-strides = (8 * k, apart, k, 1)  # of: block of eight rows, gate or up, row, column
-both = torch.as_strided(memory, (n // 8, 2, 8, k), strides, gate.storage_offset())
+strides = (apart, k, 1)  # of: gate or up, row, column
+both = torch.as_strided(memory, (2, n, k), strides, gate.storage_offset())
 
+tile = both[:, 8:16].reshape(16, k)  # eight rows of each
 x = torch.randn(5, k)
-acc = x @ both.reshape(2 * n, k).T  # one product, columns g0..g7 u0..u7 g8..
-g, u = acc.reshape(5, n // 8, 2, 8).permute(0, 1, 3, 2).reshape(5, n, 2).unbind(-1)
-print("gate:", torch.allclose(g, x @ gate.T), " up:", torch.allclose(u, x @ up.T))
+acc = x @ tile.T  # one product, columns g8..g15 u8..u15
+g, u = acc.reshape(5, 2, 8).unbind(1)
+print("gate:", torch.allclose(g, x @ gate[8:16].T, atol=1e-5))
+print("up:", torch.allclose(u, x @ up[8:16].T, atol=1e-5))
 
 # %% [markdown]
-# No weight was copied; any two tensors will do. Why eights? In the accumulator of a Hopper matmul a
-# thread holds two neighbouring columns, then the two that are eight further on. So g and u of an
-# element end in the *same thread*, and neighbours stay neighbours, good for wide stores.
+# No weight was copied; any two tensors will do. In the accumulator of a Hopper matmul a thread holds
+# two neighbouring columns of every eight. A tile's u are BN columns behind its g, a multiple of
+# eight: g and u of an element end in the *same thread*, and no thread has to ask another.
 #
 # The whole kernel; `glu` builds the descriptors and launches two programs an SM.
 
@@ -222,10 +224,9 @@ def glu_kernel(
         acc = tl.zeros((BM, 2 * BN), tl.float32)
         for k in range(0, K, BK):
             x = x_desc.load([row * BM, k])
-            w = w_desc.load([col * (BN // 8), 0, 0, k]).reshape(2 * BN, BK)
+            w = w_desc.load([0, col * BN, k]).reshape(2 * BN, BK)
             acc = tl.dot(x, w.T, acc)
-        g, u = tl.split(acc.reshape(BM, BN // 8, 2, 8).permute(0, 1, 3, 2))
-        g, u = g.reshape(BM, BN), u.reshape(BM, BN)
+        g, u = tl.split(acc.reshape(BM, 2, BN).permute(0, 2, 1))
         h = g * tl.sigmoid(1.5957691216 * (g + 0.044715 * g * g * g)) * u
         h_desc.store([row * BM, col * BN], h.to(h_desc.dtype))
 
@@ -234,7 +235,7 @@ def glu(x, wg, wu, h, *, BM=128, BN=64, BK=64, per_sm=2, num_warps=4, num_stages
     (m, k), n = x.shape, len(wg)
     apart = (wu.data_ptr() - wg.data_ptr()) // wg.element_size()  # here: up lies behind gate
     rows = TensorDescriptor(x, [m, k], [k, 1], [BM, BK])
-    both = TensorDescriptor(wg, [n // 8, 2, 8, k], [8 * k, apart, k, 1], [BN // 8, 2, 8, BK])
+    both = TensorDescriptor(wg, [2, n, k], [apart, k, 1], [2, BN, BK])
     out = TensorDescriptor(h, [m, n], [n, 1], [BM, BN])
     tiles = triton.cdiv(m, BM) * triton.cdiv(n, BN)
     programs = min(per_sm * support.properties(x.device).multi_processor_count, tiles)

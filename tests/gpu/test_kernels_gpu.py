@@ -814,7 +814,7 @@ def test_a_plan_in_a_graph_and_with_gradients(name, first, no_plans):
 
 
 PLANNED_IN_TRAINING = {
-    "act_mul": ["act_mul_backward"],
+    "act_mul": ["act_mul", "act_mul_backward"],
     "linear_gelu": ["linear_gelu, training"],
     "gate_up_glu": ["gate_up_glu, training", "act_mul_backward"],
 }
@@ -866,6 +866,32 @@ def prepared_mlp():
         fused(x)
     assert fused._ready
     return fused, mlp, x
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("way", ["as ever", "decode", "graph", "planned"])
+def test_every_prepared_way_is_right(way, bias, first, no_plans, monkeypatch):
+    offered = []
+
+    def fastest(calls):
+        offered.append(set(calls))
+        return way
+
+    monkeypatch.setattr(tuning, "fastest", fastest)
+    torch.manual_seed(0)
+    mlp = Mlp(768, 3072, bias=bias).to(DEVICE, BF16).eval().requires_grad_(False)
+    fused, shape = FusedMLP.from_module(mlp), (2, 32, 768)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        x = torch.randn(shape, device=DEVICE, dtype=BF16)
+        y = fused(x)
+        torch.testing.assert_close(y, mlp(x), rtol=2e-2, atol=2e-2)
+        for weight in mlp.parameters():
+            weight.mul_(1.1)  # in place: what is prepared reads it anew
+    assert way in offered[0] and len(offered) == 1
+    with support.force("torch"):
+        torch.testing.assert_close(fused(x), mlp(x), rtol=2e-2, atol=2e-2)
+        assert support.ran() == "torch"
 
 
 def test_fused_mlp_notices_pruning_and_another_activation():

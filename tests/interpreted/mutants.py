@@ -114,7 +114,6 @@ MUTANTS = {
             ("at[:, None] * wg_col", "at[:, None]"),
             ("cols[None, :] * wu_row", "cols[None, :] * K"),
             ("at[:, None] * wu_col", "at[:, None]"),
-            ("strides = [8 * row,", "strides = [8 * k,"),
             ("// size, row, 1]", "// size, k, 1]"),
         ],
         "bias forgotten": [
