@@ -572,12 +572,13 @@ def training():
         torch.cuda.reset_peak_memory_stats()
         before, found = torch.cuda.memory_allocated(), step()
         peak_mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-        errors = [
-            ((a - b).norm() / b.norm()).item() for a, b in zip(found, truth, strict=True)
-        ]
+        pairs = zip(found, truth, strict=True)
+        errors = [((a - b).norm() / b.norm()).item() for a, b in pairs]
         kernels = capture(step, steps=1).kernels_per_step
-        rows.append([each.name, each.median_us, each.gpu_us, peak_mib, max(errors), kernels])
-    return pd.DataFrame(rows, columns="how wall_us gpu_us peak_MiB error kernels".split())
+        us = [each.median_us, each.gpu_us, each.host_us]
+        rows.append([each.name, *us, peak_mib, max(errors), kernels])
+    columns = "how wall_us gpu_us host_us peak_MiB error kernels"
+    return pd.DataFrame(rows, columns=columns.split())
 
 
 # %% [markdown]
