@@ -32,9 +32,13 @@ def ratios(forms, shape):
     return mine.groupby("form")["ratio"].max()
 
 
-def half_fused_is_last(forms):
-    ratio = ratios(forms, "8192x768x3072")
-    return 0 < ratio["half-fused"] == ratio.min() < 0.73
+def near_and_below_the_break_even(forms, roofs):
+    ratio, slow = roofs["matmul_flops"] / roofs["copy_bytes_per_s"], []
+    for shape in ("8192x768x3072", "4096x4096x14336"):
+        mine = ratios(forms, shape)[["half-fused", "pointers", "two accumulators"]]
+        slow.append(mine * (1 + 1.5 * ratio / int(shape.split("x")[1])))
+    near = slow[0].between(0.9, 1.15).all()
+    return near and slow[1].between(0.4, 0.9).all()
 
 
 def one_instruction_is_better(forms):
@@ -145,8 +149,31 @@ def no_less_exact(table):
 
 
 def training_gains_less(steps, peers):
-    us = steps.set_index("how")["wall_us"]
-    return 1 < us["compiled"] / us["FusedMLP"] < gain(peers, "mlp", LARGE, "FusedMLP")
+    us, inference = (steps.set_index("how")["gpu_us"], times(peers, "mlp", LARGE, "gpu_us"))
+    gained = inference["torch.compile, default"] / inference["FusedMLP"]
+    return 1 < us["compiled"] / us["FusedMLP"] < gained < 2
+
+
+def launching_takes_longer(steps):
+    mine = steps.set_index("how")
+    slower = (mine["host_us"] > mine["gpu_us"]).all()
+    return slower and mine["host_us"].idxmin() == "eager" == mine["wall_us"].idxmin()
+
+
+def no_guarantee(peers):
+    us = times(peers, "mlp", LARGE)
+    return 1.05 * us["torch.compile, default"] < us["torch.compile, max-autotune"]
+
+
+def nowhere_slower(sizes):
+    return sizes["over_peer"].between(0.98, 10).all() and len(sizes) >= 30
+
+
+def the_bound_is_all(peers, roofs):
+    r = gain(peers, "stage", WIDE, "gate_up_glu", "GEMMs alone")
+    over = gain(peers, "stage", WIDE, "gate_up_glu")
+    least = 1 + 1.5 * roofs["matmul_flops"] / roofs["copy_bytes_per_s"] / WIDE[1]
+    return 0.95 <= r <= 1.05 and 0.97 <= over / least <= 1.03
 
 
 def launches_at_the_end(rungs):
@@ -163,7 +190,8 @@ FUSED_CLAIMS = [
     ("08", "`linear_gelu` wins over eager mode and over `torch.compile`", an_epilogue_wins,
      "08_fused_mlp"),
     ("08", "it does not reach the matmul alone", below_the_matmul, "08_fused_mlp"),
-    ("08", "Half-fused saves least", half_fused_is_last, "08_forms"),
+    ("08", "At 768 these three are near the break-even, at 4096 far below it",
+     near_and_below_the_break_even, "08_forms 08_ceilings"),
     ("08", "Two accumulators need two matmul instructions of half the width",
      one_instruction_is_better, "08_forms"),
     ("08", "One wide matmul instruction, fed by one descriptor over two tensors, multiplies "
@@ -184,6 +212,12 @@ FUSED_CLAIMS = [
      "08_opcheck"),
     ("08", "a fused kernel is no less exact than eager mode", no_less_exact, "08_numerics"),
     ("08", "Training gains less", training_gains_less, "08_training 08_fused_mlp"),
+    ("08", "a step takes this host longer to launch than to compute, and eager mode, whose "
+     "backward is all C++, launches fastest", launching_takes_longer, "08_training"),
+    ("08", "Who waits is better off with eager mode", launching_takes_longer, "08_training"),
+    ("08", "at 8192x768 it is slower than the default", no_guarantee, "08_fused_mlp"),
+    ("08", "nowhere slower than the best peer", nowhere_slower, "08_sweep"),
+    ("08", "At 4096 the bound is all there is", the_bound_is_all, "08_fused_mlp 08_ceilings"),
     ("08", "with 64 it was launches", launches_at_the_end, "08_rung"),
 ]
 # fmt: on

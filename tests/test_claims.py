@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from compile_claims import COMPILE_CLAIMS
+from fused_claims import FUSED_CLAIMS
 from kernel_claims import KERNEL_CLAIMS
 from linear_claims import LINEAR_CLAIMS
 from memory_claims import MEMORY_CLAIMS
@@ -209,6 +210,7 @@ CLAIMS = [  # notebook, exact words, predicate, the tables that it gets
 ]
 # fmt: on
 CLAIMS += TRACE_CLAIMS + MEMORY_CLAIMS + COMPILE_CLAIMS + LINEAR_CLAIMS + KERNEL_CLAIMS
+CLAIMS += FUSED_CLAIMS
 
 
 def distortions(value):

@@ -838,5 +838,4 @@ check("variance_kernel", mended, cases=[((old, new), [True, True, True])])
 # - A cross-compile tells registers, spills, shared memory and instructions of any GPU.
 # - Mutants test the tests; poison and a second input catch what a tuner hides.
 #
-# Right is not yet fast. Next: can we beat the compiler with a fused MLP? `helpers.kernels` has the
-# kernels.
+# Right is not yet fast. Next: [8. Can I beat the compiler?](08_fused_mlp.ipynb)

@@ -112,7 +112,7 @@ say(
 # **Guess.** Does `act_mul` beat the compiler's kernel? By the law, how much faster than eager can
 # `linear_gelu` be at 768?
 #
-# The cell measures all peers of this notebook in one process, in turn, on random data, each output
+# The cell measures all peers in one process, in turn, on random data, each output
 # against double precision: minutes on a GPU.
 
 # %%
@@ -145,8 +145,8 @@ say(f"The law, for two passes and one matmul: {bound(DIM, 2, 1, R):.2f} times ea
 # `act_mul` is as fast as what the compiler writes: three passes, and memory sets the pace.
 #
 # `linear_gelu` wins over eager mode and over `torch.compile`, which leaves the matmul to the
-# library and GELU to a kernel of its own. But it does not reach the matmul alone: something in it
-# costs time. We shall find it.
+# library and GELU to a kernel of its own. But it does not reach the matmul alone; we shall see
+# why.
 #
 # > **Takeaway.** A pointwise kernel by hand is a draw; an epilogue saves whole passes.
 
@@ -176,10 +176,10 @@ for row in bad.itertuples():
     say(f"*{row.form}*, {row.config}: {row.reason}")
 
 # %% [markdown]
-# At 1 activation and product cost nothing. Half-fused saves least: g still travels to memory and
-# back. The pointer form has no copy engine: its threads compute addresses. Two accumulators need
-# two matmul instructions of half the width, and each reads x from shared memory. What does not
-# compile, or is wrong, keeps its line: *specialized* asks for warps that only load.
+# At 1 activation and product cost nothing. Half-fused sends g to memory and back. In the pointer form
+# threads compute addresses. Two accumulators need two matmul instructions of half the width, and each
+# reads x from shared memory. At 768 these three are near the break-even, at 4096 far below it.
+# *Specialized* asks for warps that only load; this Triton does not compile it.
 #
 # One instruction of full width needs both weights in *one* tile. A copy costs memory, and goes stale
 # at every optimizer step.
@@ -343,9 +343,8 @@ plots_fused.law(R, told["measured"].to_dict())
 show(us.T.loc[stage["contender"].unique()].rename(columns=int).reset_index())
 
 # %% [markdown]
-# The law tells the two widths apart, and that is what it is for. Where we measured more than
-# predicted, more went with the kernels that are gone: their starts and ends, perhaps; we did not
-# measure that apart. `training` also writes g and u.
+# The law tells the two widths apart, and that is what it is for. At 4096 the bound is all there is:
+# to gain more, multiply faster than the library. `training` also writes g and u.
 #
 # > **Takeaway.** At K = 768 the epilogue is first-order: hide it behind another program's matmul.
 
@@ -447,7 +446,8 @@ say(f"With SiLU, where Liger has a module too, over the best peer: {ratios}.")
 # %% [markdown]
 # Microseconds of waiting. `over_peer` is the best peer's time over ours, `over_floor` that of the
 # matmuls alone. Two shapes are bound by arithmetic: there the law speaks. The third is bound by
-# reading weights: eager mode is near the floor already. The last is bound by launches.
+# reading weights: eager mode is near the floor already. The last is bound by launches. And
+# `max-autotune` is no guarantee: at 8192x768 it is slower than the default.
 #
 # Four shapes may be chosen to please. So a map.
 
@@ -468,8 +468,8 @@ say(
 
 # %% [markdown]
 # At the top launches decide, and at small widths one launch gains most. At the bottom the law
-# decides, and the gain shrinks as the width grows. Where the library's matmuls are faster than
-# ours, `FusedMLP` calls them, too; what it loses then is, we think, its own Python.
+# decides, and the gain shrinks as the width grows. On this card it is nowhere slower than the best
+# peer.
 #
 # > **Takeaway.** It pays at few tokens for launches, at many tokens and small widths for passes;
 # > wide and busy, the library's matmuls are nearly everything.
@@ -582,22 +582,23 @@ def training():
 
 
 # %% [markdown]
-# All three start from the same weights and tokens, and get the same gradient from above. Memory is
-# counted beyond what stood there before the step.
+# All three start from the same weights, tokens and gradient. Memory is counted beyond what stood there
+# before the step.
 
 # %%
 steps = recorded("08_training", training)
 show(steps)
-us = steps.set_index("how")["wall_us"]
+us = steps.set_index("how")["gpu_us"]
 say(
-    f"FusedMLP: **{us['compiled'] / us['FusedMLP']:.2f} times** as fast as compiled; by the "
-    f"law {bound(DIM, 8, 9, R) / bound(DIM, 5, 9, R):.2f}, for nine matmuls, and five passes "
-    "of backward on either side."
+    f"GPU time: FusedMLP is **{us['compiled'] / us['FusedMLP']:.2f} times** as fast as "
+    f"compiled; by the law {bound(DIM, 8, 9, R) / bound(DIM, 5, 9, R):.2f}, for nine matmuls, "
+    "and five passes of backward on either side."
 )
 
 # %% [markdown]
-# Training gains less: six matmuls more, none of them fused, and g and u have to be kept. The
-# compiler can do with less memory, if it computes hidden tensors again.
+# Training gains less: six matmuls more, none of them fused, and g and u kept. Who waits is better off
+# with eager mode: a step takes this host longer to launch than to compute, and eager mode, whose
+# backward is all C++, launches fastest. The compiler saves memory by computing hidden tensors again.
 #
 # > **Takeaway.** opcheck for the contract, double precision for the numbers, and a bound for the
 # > gain: backward dilutes it.
@@ -638,7 +639,7 @@ show(ran[ran["how"] == "FusedMLP"][["shape", "which"]].reset_index(drop=True))
 # %% [markdown]
 # What cannot work is ruled out: by capability, dtype, strides, alignment. Among the rest it
 # *measures*, at a shape's first calls, and remembers for this process. Small shapes are prepared at
-# their third call: one launch, or a CUDA graph of its own, whichever was faster.
+# their third call: one launch, a CUDA graph, or launches without checks, whichever was faster.
 #
 # Whether it may stand in for your module, `from_module` finds out:
 
@@ -715,8 +716,7 @@ show(ends.assign(times=ends["first"] / ends["last"]), digits=3)
 # hardly changed.
 #
 # **To take to work on Monday.** Find the regime before you ask for a kernel. Compute R / D: below a
-# tenth or so, leave it. Compile, pack gate and up, use a CUDA graph for small batches: a few lines
-# each. Write a kernel last: its bound on the first line, its losing forms kept, and a test against
+# tenth or so, leave it. Compile, pack gate and up, use a CUDA graph for small batches. Write a kernel last: its bound on the first line, its losing forms kept, and a test against
 # double precision that fails on NaN.
 
 # %% [markdown]
@@ -770,10 +770,9 @@ check("widest", widest, cases=known, tol=1e-3)
 # ## Summary
 #
 # - Passes over matmuls is R / D: the gain is known before the kernel, and shrinks with the width.
-# - The kernel: one wide instruction, one descriptor over two weights, two programs an SM, a cheap
-#   epilogue; each measured against the form without it.
-# - The module measures, falls back and refuses. It hardly makes a matmul faster, and in a wide
-#   MLP matmuls are nearly all there is.
+# - The kernel: one wide instruction, one descriptor over two weights, two programs an SM.
+# - The module measures, falls back and refuses. In a wide MLP matmuls are nearly all there is.
 #
-# What surprised us: a stride may be the distance of two tensors; two small programs beat one large.
-# What we do not know: how it does on other cards. `python -m helpers.kernels bench` tells.
+# What surprised us: a stride may be the distance of two tensors; two small programs beat one large; a
+# form that always ran after a slow one looked fast, until our rounds changed their order. What we do
+# not know: how it does on other cards. `python -m helpers.kernels bench` tells.
