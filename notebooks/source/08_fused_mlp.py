@@ -582,8 +582,8 @@ def training():
 
 
 # %% [markdown]
-# All three start from the same weights, tokens and gradient. Memory is counted beyond what stood there
-# before the step.
+# All three start from the same weights, tokens and gradient. Memory is counted beyond what stood
+# there before the step.
 
 # %%
 steps = recorded("08_training", training)
@@ -716,8 +716,9 @@ show(ends.assign(times=ends["first"] / ends["last"]), digits=3)
 # hardly changed.
 #
 # **To take to work on Monday.** Find the regime before you ask for a kernel. Compute R / D: below a
-# tenth or so, leave it. Compile, pack gate and up, use a CUDA graph for small batches. Write a kernel last: its bound on the first line, its losing forms kept, and a test against
-# double precision that fails on NaN.
+# tenth or so, leave it. Compile, pack gate and up, use a CUDA graph for small batches. Write a
+# kernel last: its bound on the first line, its losing forms kept, and a test against double
+# precision that fails on NaN.
 
 # %% [markdown]
 # ## Exercises
