@@ -38,7 +38,13 @@ except ImportError:  # macOS, Colab's CPU runtime
 
 INTERPRETED = TensorDescriptor is not None and os.environ.get("TRITON_INTERPRET") == "1"
 HALF = (torch.bfloat16, torch.float16)
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    path = forced = None  # defaults: to find that an attribute is missing takes longer
+
+
+_thread = _Thread()
 
 
 def refuses(*tensors, matmul=False):
@@ -165,11 +171,11 @@ def note(path):
 
 def ran():
     """The path that this thread's last call of a kernel function took, or None."""
-    return getattr(_thread, "path", None)
+    return _thread.path
 
 
 def forced():
-    return getattr(_thread, "forced", None)
+    return _thread.forced
 
 
 @contextlib.contextmanager
