@@ -8,6 +8,7 @@ from helpers.kernels.activations import activate, slope
 from helpers.kernels.support import (
     INTERPRETED,
     TensorDescriptor,
+    differentiable,
     note,
     on,
     plain,
@@ -38,7 +39,7 @@ def act_mul(g, u, activation="gelu_tanh"):
         return _act_mul(g, u, activation)
     # Past the dispatcher, which costs tens of microseconds.
     if wants_grad(g, u):
-        return _Differentiable.apply(g, u, activation)
+        return _with_gradient(g, u, activation)
     out, started = _forward(plans.Started, g, u, activation)
     if key and started:
         _keep(key, started, dict(g=g, u=u), ["out"])
@@ -192,18 +193,7 @@ def _backward(ctx, grad):
 
 
 _act_mul.register_autograd(_backward, setup_context=_setup)
-
-
-class _Differentiable(torch.autograd.Function):
-    """The operator's derivative without the operator, for eager mode."""
-
-    @staticmethod
-    def forward(ctx, *inputs):  # not setup_context: for it, torch inspects signatures a call
-        output = act_mul(*inputs)
-        _setup(ctx, inputs, output)
-        return output
-
-    backward = staticmethod(_backward)
+_with_gradient = differentiable(act_mul, _setup, _backward)
 
 
 def shipped():

@@ -63,7 +63,7 @@ def gate_up_glu(x, w_gate, w_up, activation="gelu_tanh", b_gate=None, b_up=None)
         return _training(*tensors, activation)[0] if grad else _inference(*tensors, activation)
     # Past the dispatcher, which costs tens of microseconds.
     if grad:
-        return _Differentiable.apply(*tensors, activation)[0]
+        return _with_gradient(*tensors, activation)[0]
     return _forward(*tensors, activation, key)
 
 
@@ -352,18 +352,7 @@ def _backward(ctx, grad, _g, _u):
 
 
 _training.register_autograd(_backward, setup_context=_setup)
-
-
-class _Differentiable(torch.autograd.Function):
-    """The operator's derivative without the operator, for eager mode."""
-
-    @staticmethod
-    def forward(ctx, *inputs):  # not setup_context: for it, torch inspects signatures a call
-        output = _kept(*inputs)
-        _setup(ctx, inputs, output)
-        return output
-
-    backward = staticmethod(_backward)
+_with_gradient = support.differentiable(_kept, _setup, _backward)
 
 
 def shipped():

@@ -54,7 +54,7 @@ def linear_gelu(x, weight, bias=None, approximate="tanh"):
         )
     # Past the dispatcher, which costs tens of microseconds.
     if grad:
-        return _Differentiable.apply(*tensors, approximate)[0]
+        return _with_gradient(*tensors, approximate)[0]
     return _forward(*tensors, approximate, key)
 
 
@@ -268,18 +268,7 @@ def _backward(ctx, grad, dz):
 
 
 _training.register_autograd(_backward, setup_context=_setup)
-
-
-class _Differentiable(torch.autograd.Function):
-    """The operator's derivative without the operator, for eager mode."""
-
-    @staticmethod
-    def forward(ctx, *inputs):  # not setup_context: for it, torch inspects signatures a call
-        output = _kept(*inputs)
-        _setup(ctx, inputs, output)
-        return output
-
-    backward = staticmethod(_backward)
+_with_gradient = support.differentiable(_kept, _setup, _backward)
 
 
 def shipped():
