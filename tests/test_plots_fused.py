@@ -66,5 +66,7 @@ def test_the_map_counts_gains_and_losses(figures):
     colours = [bar.get_facecolor()[:3] for bar in axes.patches]
     wanted = [COLOURS[kind] for kind in ("compute", "idle", "limit", "compute")]
     assert all(same_color(a, b) for a, b in zip(colours, wanted, strict=True))
-    assert axes.get_title("left") == "Against the best peer: faster in 2 of 4, slower in 1"
+    assert (
+        axes.get_title("left") == "Against eager and compiled: faster in 2 of 4, slower in 1"
+    )
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["1", "64"]

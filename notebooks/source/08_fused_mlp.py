@@ -36,7 +36,7 @@ from helpers.kernels.fused_mlp import Graph
 from helpers.kernels.gate_up_glu import TMA, place, reference, run_tma
 from helpers.kernels.support import TensorDescriptor, tl, triton
 from helpers.published import published
-from helpers.recording import recorded
+from helpers.recording import load, recorded
 from helpers.roofline import geglu_bytes, geglu_flops
 from helpers.timing import compare, time_gpu
 
@@ -65,9 +65,9 @@ guess(my_passes, variants["passes"][0], "", "Passes in eager mode")
 # `between` are the passes of kernels that only move: GELU two, product three; compiled, three in
 # all. The matmuls' own passes hide behind their arithmetic.
 #
-# M tokens, width D, H hidden, F FLOP/s, B bytes/s: a matmul takes 2MDH/F, a pass 2MH/B. So a pass is
-# R/D of a matmul, with R = F/B, the ridge of notebook 4's roofline. M and H cancel: **the width
-# decides**, and the card through R.
+# M tokens, width D, H hidden, F FLOP/s, B bytes/s: a matmul takes 2MDH/F, a bf16 pass 2MH/B. So a
+# pass is R/D of a matmul, with R = F/B, the ridge of notebook 4's roofline. M and H cancel: **the
+# width decides**, the card through R.
 
 
 # %%
@@ -97,14 +97,14 @@ say(
 )
 
 # %% [markdown]
-# The *stage* is gate, up and GLU, without down. That is the gain of a kernel that multiplies as fast
-# as the library. One that reaches a share r of its speed gains r times that, and below `r*` it
+# The *stage* is gate, up and GLU, without down. That is the gain if library and kernel both reach F.
+# One that reaches a share r of its speed gains r times that, and below `r*` it
 # loses. At 768 there is room for a mediocre loop, at 4096 hardly any.
 #
 # > **Takeaway.** Fusing gains passes over matmuls, R / D: ask for the width before you write a line.
 
 # %% [markdown]
-# ## One pass, then none
+# ## A pointwise kernel, and an epilogue
 #
 # `act_mul` is `act(g) * u` as you could write it after notebook 7; `linear_gelu` has bias and GELU in
 # the epilogue of a matmul.
@@ -144,9 +144,9 @@ say(f"The law, for two passes and one matmul: {bound(DIM, 2, 1, R):.2f} times ea
 # %% [markdown]
 # `act_mul` is as fast as what the compiler writes: three passes, and memory sets the pace.
 #
-# `linear_gelu` wins over eager mode and over `torch.compile`, which leaves the matmul to the
-# library and GELU to a kernel of its own. But it does not reach the matmul alone; we shall see
-# why.
+# `linear_gelu` wins over eager mode and over `torch.compile` (here the slowest), which leaves the
+# matmul to the library and GELU to a kernel. `_addmm_activation` is the
+# library's own epilogue. The matmul alone stays ahead: an epilogue takes time.
 #
 # > **Takeaway.** A pointwise kernel by hand is a draw; an epilogue saves whole passes.
 
@@ -170,18 +170,21 @@ def forms():
 
 tried = recorded("08_forms", forms)
 shapes = {f"{m}x{d}x{h}": d for m, d, h in glu_forms.SHAPES}
-plots_fused.forms(tried, {shape: 1 / bound(d, 3, 2, R) for shape, d in shapes.items()})
+same = load("08_fused_mlp") if tried.attrs["mode"] == "recorded" else peers  # of one card
+same = same[same["part"] == "stage"].pivot(index="dim", columns="contender", values="wall_us")
+even = same["GEMMs alone"] / same["torch.compile, default"]
+plots_fused.forms(tried, {shape: even[dim] for shape, dim in shapes.items()})
 bad = tried[tried["reason"] != ""].drop_duplicates("form")
 for row in bad.itertuples():
     say(f"*{row.form}*, {row.config}: {row.reason}")
 
 # %% [markdown]
-# At 1 activation and product cost nothing. Half-fused sends g to memory and back. In the pointer form
-# threads compute addresses. Two accumulators need two matmul instructions of half the width, and each
-# reads x from shared memory. At 768 these three are near the break-even, at 4096 far below it.
+# At 1 activation and product cost nothing. Half-fused sends g to memory and back, a fraction of what
+# it loses; in the pointer form threads compute addresses; two accumulators read each x tile twice.
+# These causes are not measured. At 768 these three are near the break-even, at 4096 far below it.
 # *Specialized* asks for warps that only load; this Triton does not compile it.
 #
-# One instruction of full width needs both weights in *one* tile. A copy costs memory, and goes stale
+# One matmul for both needs both weights in *one* tile. A copy costs memory, and goes stale
 # at every optimizer step.
 
 # %% [markdown]
@@ -204,9 +207,10 @@ print("gate:", torch.allclose(g, x @ gate[8:16].T, atol=1e-5))
 print("up:", torch.allclose(u, x @ up[8:16].T, atol=1e-5))
 
 # %% [markdown]
-# No weight was copied; any two tensors will do. In the accumulator of a Hopper matmul a thread holds
-# two neighbouring columns of every eight. A tile's u are BN columns behind its g, a multiple of
-# eight: g and u of an element end in the *same thread*, and no thread has to ask another.
+# No weight was copied: two aligned tensors of like strides will do. In the accumulator of a Hopper
+# matmul a thread holds two neighbouring columns of every eight. A tile's u are BN columns behind
+# its g, a multiple of eight: g and u of an element end in the *same thread*, and no thread has to
+# ask another.
 #
 # The whole kernel; `glu` builds the descriptors and launches two programs an SM.
 
@@ -255,8 +259,8 @@ def both_matmuls(x, wg, wu, g, u):  # the library's, for comparison
 # other activations, and g and u kept for training. Cards before Hopper have no TMA: there the
 # pointer form runs, where it is the faster one.
 #
-# > **Takeaway.** One wide matmul instruction, fed by one descriptor over two tensors, multiplies
-# > like the library.
+# > **Takeaway.** One matmul a step, fed by one descriptor over two tensors, multiplies like the
+# > library.
 
 # %% [markdown]
 # ## What the epilogue costs
@@ -321,8 +325,8 @@ say(
 
 # %% [markdown]
 # Large tiles multiply best, everybody says; here two programs with half the tile are faster than
-# one with a whole: one multiplies during the other's epilogue. What limits that is room: they
-# share an SM's registers and shared memory.
+# one with a whole: one multiplies during the other's epilogue. It has limits: erf
+# GELU, at 768, costs as much with two as with one.
 #
 # Now the law against the stage. `r` is the library's two matmuls over our kernel, `predicted` is
 # bound times r.
@@ -343,10 +347,10 @@ plots_fused.law(R, told["measured"].to_dict())
 show(us.T.loc[stage["contender"].unique()].rename(columns=int).reset_index())
 
 # %% [markdown]
-# The law tells the two widths apart, and that is what it is for. At 4096 the bound is all there is:
+# The law tells the two widths apart; at 768 the library misses F. At 4096 the bound is all there is:
 # to gain more, multiply faster than the library. `training` also writes g and u.
 #
-# > **Takeaway.** At K = 768 the epilogue is first-order: hide it behind another program's matmul.
+# > **Takeaway.** At K = 768 the epilogue counts: make it cheap, then hide it.
 
 # %% [markdown]
 # ## A whole MLP in one launch
@@ -370,11 +374,11 @@ tiny = part("tiny_mlp")
 tiny["times_copy"] = tiny["wall_us"] / tiny["wall_us"]["copy alone"]
 show(tiny[["contender", "wall_us", "times_copy", "error"]].reset_index(drop=True), digits=3)
 guess(my_copies, tiny["times_copy"]["tiny_mlp"], "times", "tiny_mlp over a copy")
-blocks, weights = TOKENS // 128, 3 * DIM * HIDDEN * 2
+registers = 65536 * 4  # bytes of an SM, whatever the card
 say(
-    f"The same for our block? Tiles of 128 rows are {blocks} programs for {roofs['sms']:.0f} "
-    f"SMs, and each would read all weights: {blocks * weights / 1e9:.1f} GB through the L2 "
-    f"cache, where a step moves {least / 1e9:.2f} GB at least."
+    f"The same for our block? Tiles of 128 rows are {TOKENS // 128} programs for "
+    f"{roofs['sms']:.0f} SMs, and each has sums of {128 * DIM * 4 / 1024:.0f} KiB to keep, "
+    f"where an SM has {registers / 1024:.0f} KiB of registers."
 )
 
 # %% [markdown]
@@ -382,8 +386,8 @@ say(
 # the weights, and a row enters and leaves the chip once. Our block is too wide for that, says the
 # last line.
 #
-# Now few tokens. `decode_mlp` has three phases: hidden, parts of down, their sum in a fixed order.
-# In one launch all programs wait for each other between them.
+# Now few tokens. `decode_mlp` has three phases: hidden, parts of down, their sum in a fixed order
+# (hence `same_bits`). In one launch all programs wait for each other between them.
 
 
 # %%
@@ -413,8 +417,8 @@ show(few.drop(columns="weight_bytes"), digits=3)
 
 # %% [markdown]
 # At width 4096 all ways read the same weights, and the library reads them well: little is left to
-# gain. At 768 weights are read in no time, and in eager mode most of the wait is the host's. One
-# launch helps, or a CUDA graph.
+# gain. At 768 reading takes microseconds, and in eager mode most of the wait is the host's. A CUDA
+# graph helps, or one launch that was prepared; `three launches` each pay Triton's own launcher.
 #
 # > **Takeaway.** Few tokens: read every weight once, launch once; many tokens and a narrow MLP: keep
 # > the row on the chip.
@@ -444,8 +448,8 @@ ratios = ", ".join(f"{ratio:.2f}" for ratio in other["over_peer"])
 say(f"With SiLU, where Liger has a module too, over the best peer: {ratios}.")
 
 # %% [markdown]
-# Microseconds of waiting. `over_peer` is the best peer's time over ours, `over_floor` that of the
-# matmuls alone. Two shapes are bound by arithmetic: there the law speaks. The third is bound by
+# Microseconds of waiting. `over_peer` is the best peer's time over ours, `over_floor` that of three
+# separate matmuls. Two shapes are bound by arithmetic: there the law speaks. The third is bound by
 # reading weights: eager mode is near the floor already. The last is bound by launches. And
 # `max-autotune` is no guarantee: at 8192x768 it is slower than the default.
 #
@@ -462,14 +466,14 @@ plots_fused.sweep(sizes)
 worst = sizes.loc[sizes["over_peer"].idxmin()]
 best = sizes.loc[sizes["over_peer"].idxmax()]
 say(
-    f"Least: {worst.over_peer:.2f} at {worst.tokens:,.0f} tokens, width {worst.dim:,.0f}. "
-    f"Most: {best.over_peer:.2f} at {best.tokens:,.0f} tokens, width {best.dim:,.0f}."
+    f"Tokens x width: least {worst.over_peer:.2f} at {worst.tokens:,.0f} x {worst.dim:,.0f}, "
+    f"most {best.over_peer:.2f} at {best.tokens:,.0f} x {best.dim:,.0f}."
 )
 
 # %% [markdown]
 # At the top launches decide, and at small widths one launch gains most. At the bottom the law
-# decides, and the gain shrinks as the width grows. On this card it is nowhere slower than the best
-# peer.
+# decides, and the gain shrinks as the width grows. On this card it is nowhere slower than eager
+# or compiled mode.
 #
 # > **Takeaway.** It pays at few tokens for launches, at many tokens and small widths for passes;
 # > wide and busy, the library's matmuls are nearly everything.
@@ -515,9 +519,9 @@ def operators_checked():
 show(recorded("08_opcheck", operators_checked, cpu=True))
 
 # %% [markdown]
-# One lacks a derivative, the other's fake has the wrong shape. `opcheck` does not ask whether
-# numbers are right. For that: double precision, and torch's own error beside ours, on inputs that
-# a copy engine does not like.
+# Both lack a derivative, which `autograd_registration` misses; one fake is misshapen. `opcheck`
+# does not ask whether numbers are right. For that: double precision, and torch's own error beside
+# ours, on inputs that a copy engine does not like.
 
 
 # %%
@@ -548,7 +552,7 @@ def judged():
 show(recorded("08_numerics", judged, cpu=True), digits=2)
 
 # %% [markdown]
-# `tma` and `pointer` are our kernels, other paths the library's matmuls. Rounding once, not three
+# `tma` and `pointer` are our kernels, other paths the library's matmuls. Rounding once, not four
 # times, a fused kernel is no less exact than eager mode.
 #
 # A step of training: time, memory at its peak, and the error of the worst gradient.
@@ -672,8 +676,7 @@ except ValueError as error:
 #
 # Its limits: a new shape pays for being measured; graphs keep memory, for up to 32 shapes; fp32 goes
 # to the library, as does everything before capability 8.0, where Triton uses no tensor cores; only
-# plain `nn.Linear`, so nothing sharded, quantised or with LoRA; no second derivative. And we tuned
-# it on one kind of GPU.
+# plain `nn.Linear`, so nothing sharded, quantised or with LoRA; no second derivative.
 #
 # > **Takeaway.** A module that measures, falls back and refuses is worth more than its fastest
 # > kernel.
@@ -704,19 +707,18 @@ def rung():
     return made.assign(regime=idle.map({True: "overhead", False: "GPU busy"}))
 
 
-steps = ladder("08", recorded("08_rung", rung))
+steps = ladder("08", recorded("08_rung", rung)).sort_values("tokens", kind="stable")
 kept = "eager|compiled, (default|reduce.*)|packed gate.up, compiled|gate in Triton|.*FusedMLP"
-steps = steps[steps["rung"].str.fullmatch(kept)].sort_values("tokens", kind="stable")
-show(steps.reset_index(drop=True), digits=3)
-ends = steps.groupby("tokens")["time_us"].agg(["first", "last"]).reset_index()
-show(ends.assign(times=ends["first"] / ends["last"]), digits=3)
+show(steps[steps["rung"].str.fullmatch(kept)].reset_index(drop=True), digits=3)
+us = steps.set_index(["rung", "tokens"])["time_us"]
+times = us["eager, beside FusedMLP"] / us["FusedMLP"]  # of one process, in turn
+say(f"FusedMLP over eager: {times[64]:.2f} times at 64 tokens, {times[8192]:.2f} at 8192.")
 
 # %% [markdown]
-# With 8192 tokens what was gained was passes, with 64 it was launches; the matmuls themselves
-# hardly changed.
+# With 8192 tokens mostly passes were gained, with 64 it was launches; matmuls gained a little.
 #
 # **To take to work on Monday.** Find the regime before you ask for a kernel. Compute R / D: below a
-# tenth or so, leave it. Compile, pack gate and up, use a CUDA graph for small batches. Write a
+# tenth or so, leave it. Compile, then pack gate and up; use a CUDA graph for small batches. Write a
 # kernel last: its bound on the first line, its losing forms kept, and a test against double
 # precision that fails on NaN.
 
@@ -771,7 +773,7 @@ check("widest", widest, cases=known, tol=1e-3)
 # ## Summary
 #
 # - Passes over matmuls is R / D: the gain is known before the kernel, and shrinks with the width.
-# - The kernel: one wide instruction, one descriptor over two weights, two programs an SM.
+# - The kernel: one matmul a step, one descriptor over two weights, two programs an SM.
 # - The module measures, falls back and refuses. In a wide MLP matmuls are nearly all there is.
 #
 # What surprised us: a stride may be the distance of two tensors; two small programs beat one large; a
