@@ -453,7 +453,7 @@ say(f"With SiLU, where Liger has a module too, over the best peer: {ratios}.")
 # reading weights: eager mode is near the floor already. The last is bound by launches. And
 # `max-autotune` is no guarantee: at 8192x768 it is slower than the default.
 #
-# Four shapes may be chosen to please. So a map.
+# The packed weight, compiled, stands in the ladder below. Next, a map.
 
 
 # %%
@@ -600,9 +600,10 @@ say(
 )
 
 # %% [markdown]
-# Training gains less: six matmuls more, none of them fused, and g and u kept. Who waits is better off
-# with eager mode: a step takes this host longer to launch than to compute, and eager mode, whose
-# backward is all C++, launches fastest. The compiler saves memory by computing hidden tensors again.
+# Training gains less: six matmuls more, none of them fused, and g and u kept. Who waits is better
+# off with eager mode: a step takes this host longer to launch than to compute, and eager mode,
+# whose backward is all C++, launches fastest. The compiler needs least memory: it may compute
+# hidden tensors again.
 #
 # > **Takeaway.** opcheck for the contract, double precision for the numbers, and a bound for the
 # > gain: backward dilutes it.
