@@ -89,6 +89,19 @@ def test_forward_mode_derivatives():
     torch.testing.assert_close(got.tangent, wanted[1])
 
 
+def test_forward_mode_over_a_backward():
+    g, u = (torch.randn(4, 8, requires_grad=True) for _ in range(2))
+    grad = torch.randn(4, 8)
+    tangents = []
+    for out in (act_mul(g, u), nn.functional.gelu(g, approximate="tanh") * u):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(grad, torch.ones_like(grad))
+            found = torch.autograd.grad(out, [g, u], dual)
+            tangents.append([forward_ad.unpack_dual(t).tangent for t in found])
+    for ours, torchs in zip(*tangents, strict=True):
+        torch.testing.assert_close(ours, torchs)
+
+
 def test_vmap():
     x, w = torch.randn(3, 4, 8), torch.randn(6, 8)
     got = torch.func.vmap(lambda x: gate_up_glu(x, w, w))(x)

@@ -22,7 +22,7 @@ from helpers.kernels.support import (
 def act_mul(g, u, activation="gelu_tanh"):
     """Return act(g) * u, g and u of one shape (..., H), any strides, halves of one tensor too.
 
-    Multiplied in fp32, rounded once. Differentiable. Bytes at least: 3 x the size of g.
+    Multiplied in fp32, rounded once. Differentiable once. Bytes at least: 3 x the size of g.
     ValueError for shapes that differ or an unknown activation, TypeError for what is no
     floating-point tensor. Built by hand in notebook 08.
     """
@@ -146,6 +146,8 @@ def act_mul_backward(grad, g, u, activation):
     if plan := plans.find(key):
         return plan(grad, g, u)
     if key is None:
+        if not torch.compiler.is_compiling() and not plain(grad, g, u):
+            return _reference_backward(grad, g, u, activation)
         return _act_mul_backward(grad, g, u, activation)
     outs, started = _backward_of(plans.Started, grad, g, u, activation)
     if started:

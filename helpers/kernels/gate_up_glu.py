@@ -251,25 +251,27 @@ def ways(x, w_gate, w_up):
 
 
 def compute(x, w_gate, w_up, b_gate, b_up, activation, keep):
-    """(h, g, u) for x (M, D) by the fastest path, g and u None unless `keep`; and what
+    """(h, g, u) for x (..., D) by the fastest path, g and u None unless `keep`; and what
     launched it: Started, or None."""
+    rows = support.rows(x)
     b_gate, b_up = (None if b is None else b.contiguous() for b in (b_gate, b_up))
     biases = [b for b in (b_gate, b_up) if b is not None]
-    arguments = (x, w_gate, w_up, b_gate, b_up, activation)
+    arguments = (w_gate, w_up, b_gate, b_up, activation)
 
     def run(way):
         if way is None:
-            return run_plain(*arguments, keep), None
+            return run_plain(x, *arguments, keep), None
         launch, config = way
-        outs = [x.new_empty(x.shape[0], w_gate.shape[0]) for _ in range(3 if keep else 1)]
+        # In their final shape: autograd lets nobody change a view of several in place.
+        shape = (*x.shape[:-1], w_gate.shape[0])
+        outs = [x.new_empty(shape) for _ in range(3 if keep else 1)]
         outs += [None] * (3 - len(outs))
-        started = launch(*arguments, *outs, **config)
-        return tuple(outs), started
+        return tuple(outs), launch(rows, *arguments, *outs, **config)
 
     why = support.refuses(x, w_gate, w_up, *biases, matmul=True)
-    found = {PLAIN: None} if why else ways(x, w_gate, w_up)
+    found = {PLAIN: None} if why else ways(rows, w_gate, w_up)
     found = support.narrow("gate_up_glu", found, PLAIN, x, why)
-    key = ("gate_up_glu", x.device, x.dtype, tuning.bucket(x.shape[0]), *w_gate.shape, keep)
+    key = ("gate_up_glu", x.device, x.dtype, tuning.bucket(rows.shape[0]), *w_gate.shape, keep)
     name = tuning.pick((*key, *found), {n: lambda w=w: run(w) for n, w in found.items()})
     outs, started = run(found[name])
     if name != PLAIN:
@@ -285,15 +287,13 @@ SLOTS |= {"h_ptr": 5, "h_desc": 5, "g_ptr": 6, "g_desc": 6, "u_ptr": 7, "u_desc"
 
 def _forward(x, w_gate, w_up, b_gate, b_up, activation, key=None, keep=False):
     """h, or (h, g, u) if `keep`; leaves a plan for the next call under the key, if any."""
-    rows = support.rows(x)
     with support.on(x):
-        outs, started = compute(rows, w_gate, w_up, b_gate, b_up, activation, keep)
-    shape = (*x.shape[:-1], w_gate.shape[0])
-    outs = tuple(out.view(shape) for out in outs[: 3 if keep else 1])
+        outs, started = compute(x, w_gate, w_up, b_gate, b_up, activation, keep)
+    outs = outs[: 3 if keep else 1]
     whole = all(b is None or b.is_contiguous() for b in (b_gate, b_up))
-    if key and started and whole and rows.data_ptr() == x.data_ptr():
+    if key and started and whole and support.rows(x).data_ptr() == x.data_ptr():
         slots = SLOTS | {"w_desc": 2 if started.named.get("SWAP") else 1}
-        plans.keep(key, plans.Plan(started, slots, shape, support.ran(), len(outs)))
+        plans.keep(key, plans.Plan(started, slots, outs[0].shape, support.ran(), len(outs)))
     return outs if keep else outs[0]
 
 
@@ -333,11 +333,16 @@ def _setup(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, grad, _g, _u):
-    if grad is None:
+def _backward(ctx, grad, *more):
+    if grad is None and more == (None, None):
         return (None,) * 6
     x, w_gate, w_up, g, u = ctx.saved_tensors
-    dg, du = act_mul_backward(grad, g, u, ctx.activation)
+    if grad is None:
+        first = torch.zeros_like(g), torch.zeros_like(u)
+    else:
+        first = act_mul_backward(grad, g, u, ctx.activation)
+    # g's and u's own gradients, which only a second derivative asks for.
+    dg, du = (d if m is None else d + m for d, m in zip(first, more, strict=True))
     rows, dg2, du2 = map(support.rows, (x, dg, du))
     needs = ctx.needs_input_grad
     dx = torch.addmm(dg2 @ w_gate, du2, w_up).view(x.shape) if needs[0] else None

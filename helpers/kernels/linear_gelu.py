@@ -180,8 +180,9 @@ def ways(x, weight):
 
 
 def compute(x, weight, bias, approximate, keep):
-    """(y, z) for x (M, D) by the fastest path, the pre-activation z None unless `keep`; and
+    """(y, z) for x (..., D) by the fastest path, the pre-activation z None unless `keep`; and
     what launched it: Started, or None."""
+    rows = support.rows(x)
     bias = None if bias is None else bias.contiguous()
 
     def run(way):
@@ -189,14 +190,15 @@ def compute(x, weight, bias, approximate, keep):
             z = F.linear(x, weight, bias)
             return (F.gelu(z, approximate=approximate), z if keep else None), None
         launch, config = way
-        y = x.new_empty(x.shape[0], weight.shape[0])
+        # In their final shape: autograd lets nobody change a view of several in place.
+        y = x.new_empty(*x.shape[:-1], weight.shape[0])
         z = torch.empty_like(y) if keep else None
-        return (y, z), launch(x, weight, bias, GELU[approximate], y, z, **config)
+        return (y, z), launch(rows, weight, bias, GELU[approximate], y, z, **config)
 
     why = support.refuses(*(t for t in (x, weight, bias) if t is not None), matmul=True)
-    found = {PLAIN: None} if why else ways(x, weight)
+    found = {PLAIN: None} if why else ways(rows, weight)
     found = support.narrow("linear_gelu", found, PLAIN, x, why)
-    key = ("linear_gelu", x.device, x.dtype, tuning.bucket(x.shape[0]), *weight.shape, keep)
+    key = ("linear_gelu", x.device, x.dtype, tuning.bucket(rows.shape[0]), *weight.shape, keep)
     name = tuning.pick((*key, *found), {n: lambda w=w: run(w) for n, w in found.items()})
     support.note("torch" if name == PLAIN else name.split()[0])
     return run(found[name])
@@ -208,14 +210,12 @@ SLOTS |= {"y_ptr": 3, "y_desc": 3, "z_ptr": 4, "z_desc": 4}
 
 def _forward(x, weight, bias, approximate, key=None, keep=False):
     """y, or (y, z) if `keep`; leaves a plan for the next call under the key, if any."""
-    rows = support.rows(x)
     with support.on(x):
-        outs, started = compute(rows, weight, bias, approximate, keep)
-    shape = (*x.shape[:-1], weight.shape[0])
-    outs = tuple(out.view(shape) for out in outs[: 2 if keep else 1])
+        outs, started = compute(x, weight, bias, approximate, keep)
+    outs = outs[: 2 if keep else 1]
     whole = bias is None or bias.is_contiguous()
-    if key and started and whole and rows.data_ptr() == x.data_ptr():
-        plans.keep(key, plans.Plan(started, SLOTS, shape, support.ran(), len(outs)))
+    if key and started and whole and support.rows(x).data_ptr() == x.data_ptr():
+        plans.keep(key, plans.Plan(started, SLOTS, outs[0].shape, support.ran(), len(outs)))
     return outs if keep else outs[0]
 
 

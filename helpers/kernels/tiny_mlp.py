@@ -166,8 +166,8 @@ def _forward(x, weights, present, has, activation, key=None):
 
     def compute(config):
         if config is None:
-            return reference(rows, weights, biases, activation), None
-        out = x.new_empty(rows.shape[0], weights[-1].shape[0])
+            return reference(x, weights, biases, activation), None
+        out = x.new_empty(*x.shape[:-1], weights[-1].shape[0])
         return out, run(rows, weights, biases, activation, out, **config)
 
     why = support.refuses(x, *weights, *present, matmul=True)
@@ -179,7 +179,6 @@ def _forward(x, weights, present, has, activation, key=None):
         name = tuning.pick(chosen, {n: lambda c=c: compute(c) for n, c in found.items()})
         out, started = compute(found[name])
     support.note(name.split()[0])
-    out = out.view(*x.shape[:-1], weights[-1].shape[0])
     whole = all(t.is_contiguous() for t in (*weights, *present))
     if key and started and whole and rows.data_ptr() == x.data_ptr():
         slots = {"x_ptr": 0, "out_ptr": 1 + 2 * len(weights)}

@@ -602,8 +602,7 @@ say(
 # %% [markdown]
 # Training gains less: six matmuls more, none of them fused, and g and u kept. Who waits is better
 # off with eager mode: a step takes this host longer to launch than to compute, and eager mode,
-# whose backward is all C++, launches fastest. The compiler needs least memory: it may compute
-# hidden tensors again.
+# whose backward is all C++, launches fastest. The compiler needs least memory.
 #
 # > **Takeaway.** opcheck for the contract, double precision for the numbers, and a bound for the
 # > gain: backward dilutes it.
