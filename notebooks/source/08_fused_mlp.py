@@ -445,7 +445,7 @@ columns = ["shape", "over_peer", "over_floor", "error", "torch_error"]
 show(ours[columns].reset_index(drop=True), digits=3)
 other = peers[(peers["part"] == "mlp, silu") & (peers["contender"] == "FusedMLP")]
 ratios = ", ".join(f"{ratio:.2f}" for ratio in other["over_peer"])
-say(f"With SiLU, where Liger has a module too, over the best peer: {ratios}.")
+say(f"With SiLU, over the best peer: {ratios}.")
 
 # %% [markdown]
 # Microseconds of waiting. `over_peer` is the best peer's time over ours, `over_floor` that of three
