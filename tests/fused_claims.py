@@ -221,7 +221,7 @@ FUSED_CLAIMS = [
     ("08", "two accumulators read each x tile twice", one_matmul_is_better, "08_forms"),
     ("08", "One matmul a step, fed by one descriptor over two tensors, multiplies like the "
      "library", multiplies_like_the_library, "08_forms"),
-    ("08", "here two programs with half the tile are faster than one with a whole",
+    ("08", "on the H200 two programs with half the tile are faster than one with a whole",
      two_are_faster, "08_epilogue"),
     ("08", "At K = 768 the epilogue counts: make it cheap, then hide it", first_order,
      "08_epilogue"),
@@ -241,9 +241,9 @@ FUSED_CLAIMS = [
      "misshapen", opcheck_notices, "08_opcheck"),
     ("08", "a fused kernel is no less exact than eager mode", no_less_exact, "08_numerics"),
     ("08", "Training gains less", training_gains_less, "08_training 08_fused_mlp"),
-    ("08", "a step takes this host longer to launch than to compute, and eager mode, whose "
+    ("08", "a step takes longer to launch than to compute, and eager mode, whose "
      "backward is all C++, launches fastest", launching_takes_longer, "08_training"),
-    ("08", "Who waits is better off with eager mode", launching_takes_longer, "08_training"),
+    ("08", "who waits is better off with eager mode", launching_takes_longer, "08_training"),
     ("08", "at 8192x768 it is slower than the default", no_guarantee, "08_fused_mlp"),
     ("08", "nowhere slower than eager or compiled mode", nowhere_slower, "08_sweep"),
     ("08", "At 4096 the bound is all there is", the_bound_is_all, "08_fused_mlp 08_ceilings"),

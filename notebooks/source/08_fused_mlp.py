@@ -7,8 +7,8 @@
 # - read a kernel that computes gate, up and GLU at once, and say what each of its tricks is worth;
 # - put a fused MLP into a model, train it, and know when it does not help.
 #
-# *60 minutes. Live on a GPU, replayed without one. Comes after
-# [7. How do I write a kernel that is right?](07_triton_kernels.ipynb).*
+# *60 minutes. Live on a GPU, replayed without one. Comes after [7. How do I write a kernel that is
+# right?](07_triton_kernels.ipynb).*
 
 # %% tags=["setup"]
 import _setup  # noqa: F401
@@ -97,9 +97,9 @@ say(
 )
 
 # %% [markdown]
-# The *stage* is gate, up and GLU, without down. That is the gain if library and kernel both reach F.
-# One that reaches a share r of its speed gains r times that, and below `r*` it
-# loses. At 768 there is room for a mediocre loop, at 4096 hardly any.
+# The *stage* is gate, up and GLU, without down. That is the gain if library and kernel reach F. One that reaches
+# a share r of its speed gains r times that, and below `r*` it loses. At 768 there is room for a
+# mediocre loop, at 4096 hardly any.
 #
 # > **Takeaway.** Fusing gains passes over matmuls, R / D: ask for the width before you write a line.
 
@@ -112,8 +112,8 @@ say(
 # **Guess.** Does `act_mul` beat the compiler's kernel? By the law, how much faster than eager can
 # `linear_gelu` be at 768?
 #
-# The cell measures all peers in one process, in turn, on random data, each output
-# against double precision: minutes on a GPU.
+# The cell measures all peers in turn, on random data, each output against double precision: minutes
+# on a GPU.
 
 # %%
 my_gain = None  # times as fast as eager: linear_gelu
@@ -144,9 +144,9 @@ say(f"The law, for two passes and one matmul: {bound(DIM, 2, 1, R):.2f} times ea
 # %% [markdown]
 # `act_mul` is as fast as what the compiler writes: three passes, and memory sets the pace.
 #
-# `linear_gelu` wins over eager mode and over `torch.compile` (here the slowest), which leaves the
-# matmul to the library and GELU to a kernel. `_addmm_activation` is the
-# library's own epilogue. The matmul alone stays ahead: an epilogue takes time.
+# `linear_gelu` wins over eager mode and over `torch.compile` (the slowest on the H200), which
+# leaves the matmul to the library and GELU to a kernel. `_addmm_activation` is the library's own
+# epilogue. The matmul alone stays ahead: an epilogue takes time.
 #
 # > **Takeaway.** A pointwise kernel by hand is a draw; an epilogue saves whole passes.
 
@@ -179,10 +179,11 @@ for row in bad.itertuples():
     say(f"*{row.form}*, {row.config}: {row.reason}")
 
 # %% [markdown]
-# At 1 activation and product cost nothing. Half-fused sends g to memory and back, a fraction of what
-# it loses; in the pointer form threads compute addresses; two accumulators read each x tile twice.
-# These causes are not measured. At 768 these three are near the break-even, at 4096 far below it.
-# *Specialized* asks for warps that only load; this Triton does not compile it.
+# At 1 activation and product cost nothing. Half-fused sends g to memory and back, a fraction of
+# what it loses; in the pointer form threads compute addresses; two accumulators read each x tile
+# twice from shared memory. These causes are not measured. At 768 these three are near the
+# break-even, at 4096 far below it. *Specialized* asks for warps that only load; this Triton does
+# not compile it.
 #
 # One matmul for both needs both weights in *one* tile. A copy costs memory, and goes stale
 # at every optimizer step.
@@ -324,9 +325,9 @@ say(
 )
 
 # %% [markdown]
-# Large tiles multiply best, everybody says; here two programs with half the tile are faster than
-# one with a whole: one multiplies during the other's epilogue. It has limits: erf
-# GELU, at 768, costs as much with two as with one.
+# Large tiles multiply best, they say; on the H200 two programs with half the tile are faster than
+# one with a whole: one multiplies during the other's epilogue. It has limits: erf GELU, at 768,
+# costs as much with two as with one.
 #
 # Now the law against the stage. `r` is the library's two matmuls over our kernel, `predicted` is
 # bound times r.
@@ -450,10 +451,10 @@ say(f"With SiLU, over the best peer: {ratios}.")
 # %% [markdown]
 # Microseconds of waiting. `over_peer` is the best peer's time over ours, `over_floor` that of three
 # separate matmuls. Two shapes are bound by arithmetic: there the law speaks. The third is bound by
-# reading weights: eager mode is near the floor already. The last is bound by launches. And
-# `max-autotune` is no guarantee: at 8192x768 it is slower than the default.
+# reading weights: eager mode is near the floor already. The last is bound by launches. On the
+# H200 `max-autotune` is no guarantee: at 8192x768 it is slower than the default.
 #
-# The packed weight, compiled, stands in the ladder below. Next, a map.
+# Packed and compiled: see the ladder below.
 
 
 # %%
@@ -472,7 +473,7 @@ say(
 
 # %% [markdown]
 # At the top launches decide, and at small widths one launch gains most. At the bottom the law
-# decides, and the gain shrinks as the width grows. On this card it is nowhere slower than eager
+# decides, and the gain shrinks as the width grows. On the H200 it is nowhere slower than eager
 # or compiled mode.
 #
 # > **Takeaway.** It pays at few tokens for launches, at many tokens and small widths for passes;
@@ -600,9 +601,9 @@ say(
 )
 
 # %% [markdown]
-# Training gains less: six matmuls more, none of them fused, and g and u kept. Who waits is better
-# off with eager mode: a step takes this host longer to launch than to compute, and eager mode,
-# whose backward is all C++, launches fastest. The compiler needs least memory.
+# Training gains less: six matmuls more, none of them fused, and g and u kept. Beside the H200 who
+# waits is better off with eager mode: a step takes longer to launch than to compute, and eager
+# mode, whose backward is all C++, launches fastest. The compiler needs least memory.
 #
 # > **Takeaway.** opcheck for the contract, double precision for the numbers, and a bound for the
 # > gain: backward dilutes it.
