@@ -97,9 +97,9 @@ say(
 )
 
 # %% [markdown]
-# The *stage* is gate, up and GLU, without down. That is the gain if library and kernel reach F. A
-# kernel of a share r of its speed gains r times that, and below `r*` it loses. At 768 there is
-# room for a mediocre loop, at 4096 hardly any.
+# The *stage* is gate, up and GLU, without down. That is the gain if library and kernel reach F. One
+# that reaches a share r of the library's speed gains r times that, and below `r*` it loses. At 768
+# there is room for a mediocre loop, at 4096 hardly any.
 #
 # > **Takeaway.** Fusing gains passes over matmuls, R / D: ask for the width before you write a line.
 
