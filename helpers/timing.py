@@ -122,16 +122,19 @@ def time_gpu(fn, *, cold_l2=True):
     return _timing("time_gpu", samples, first, f"CUDA events, {l2} ({why})", device)
 
 
-def compare(functions):
+def compare(functions, seconds=sampling.BUDGET_S, block_s=sampling.BLOCK_S):
     """Wall time of functions measured in turn: {"eager": f, "compiled": g} -> DataFrame.
 
     Blocks alternate, each round in another order: drifting clocks hit all alike, and nobody
-    always follows the one that heats the GPU. Columns: name;
+    always follows the one that heats the GPU. `seconds` is the sampling time of a function:
+    more tell smaller differences apart. `block_s` is that of a block: longer ones suit what
+    the host launches barely faster than the GPU computes, for it begins a block unprepared.
+    Columns: name;
     median_us, p20_us, p80_us, spread (steady wall time of a call, no first call in it); ratio
     (the first function's median over this one's: above 1 is faster); gpu_us, host_us (medians
     of time_gpu and time_host, NaN without a GPU); method. Variants of one compiled function
     share caches: compile each apart. TypeError unless names map to functions, ValueError if
-    there are none.
+    there are none, or for times that are not positive.
     """
     import pandas as pd
 
@@ -143,13 +146,17 @@ def compare(functions):
         if not isinstance(name, str):
             raise TypeError(f"compare needs strings as names, not {name!r}")
         device = _ready(fn, f"{name}: ")
-    names, first, plan, seconds = list(functions), {}, {}, 0
+    for what, value in (("seconds", seconds), ("block_s", block_s)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"compare: {what} is {value}; it has to be some seconds")
+    names, first, plan, cost_s = list(functions), {}, {}, 0
     for name, fn in functions.items():
         first[name], wall = sampling.warm(fn, device, f"{name}: ")
-        plan[name] = sampling.wall_timer(fn, device, wall)
-        seconds += sampling.cost(plan[name][1], wall)
+        plan[name] = sampling.wall_timer(fn, device, wall, block_s)
+        cost_s += sampling.cost(plan[name][1], wall)
     samples = {name: [] for name in names}
-    for name in sampling.in_rounds(names, sampling.count(seconds / len(names))):
+    rounds = sampling.count(cost_s / len(names), seconds=seconds)
+    for name in sampling.in_rounds(names, rounds):
         samples[name].append(sampling.block(*plan[name]))
     rows = []
     for name, fn in functions.items():

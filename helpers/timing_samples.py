@@ -8,10 +8,10 @@ import time
 import types
 
 BUDGET_S = 0.2  # sampling time of one measurement
+BLOCK_S = 0.01  # a wall-clock block, unless synchronising would be over 1 % of it
 BATCH_S = 0.04  # one warm-up reading; two or more of them let the clocks ramp
 WARM_CAP_S = 0.6  # warming ends here even if the readings have not settled
 SLOW_S = 1.0  # what takes longer is sampled three times
-BLOCK_S = 0.01  # a wall-clock block, unless synchronising would be over 1 % of it
 
 
 # What a call may return before a line of its body has run.
@@ -82,7 +82,7 @@ def timer(fn, device, clock, setup="pass"):
     return Timer("fn()", setup=setup, timer=clock, globals=names, num_threads=threads)
 
 
-def wall_timer(fn, device, wall):
+def wall_timer(fn, device, wall, block_s=BLOCK_S):
     """A Timer whose blocks begin and end with a synchronisation, and the calls in a block."""
 
     def clock():
@@ -91,7 +91,7 @@ def wall_timer(fn, device, wall):
 
     start = clock()
     idle_s = ([clock() for _ in range(10)][-1] - start) / 10
-    number = math.ceil(max(BLOCK_S, 100 * idle_s) / wall)
+    number = math.ceil(max(block_s, 100 * idle_s) / wall)
     return timer(fn, device, clock), number
 
 
@@ -109,10 +109,10 @@ def cost(number, wall):
     return wall * (1 if number == 1 else number + max(number // 100, 2))
 
 
-def count(cost_s, least=None):
-    """How many samples of that cost the budget allows: 5 (3 slow ones) or `least` to 100."""
+def count(cost_s, least=None, seconds=BUDGET_S):
+    """How many samples of that cost `seconds` allow: 5 (3 slow ones) or `least` to 100."""
     least = least or (3 if cost_s >= SLOW_S else 5)
-    return max(least, min(100, int(BUDGET_S / cost_s)))
+    return max(least, min(100, int(seconds / cost_s)))
 
 
 def in_rounds(names, rounds):

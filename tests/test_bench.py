@@ -29,7 +29,7 @@ def on_the_cpu(monkeypatch):
             weight.data = bench_parts.weight_of(*weight.shape)
         return block.requires_grad_(False)
 
-    def compare(functions):
+    def compare(functions, seconds):
         us = np.arange(10.0, 10 + len(functions))
         rows = {"name": list(functions), "median_us": us, "gpu_us": us - 1}
         return pd.DataFrame(rows | {"p20_us": us, "p80_us": us})

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 import time
 from types import SimpleNamespace
@@ -281,7 +282,7 @@ def test_the_checks_hold(fake, check):
 def no_synchronisation(fake, patch):
     real = timing_samples.wall_timer
     device = SimpleNamespace(sync=lambda: None, clock=fake.clock)
-    patch.setattr(timing_samples, "wall_timer", lambda fn, _, wall: real(fn, device, wall))
+    patch.setattr(timing_samples, "wall_timer", lambda fn, _, *rest: real(fn, device, *rest))
 
 
 def no_synchronisation_at_all(fake, patch):
@@ -296,7 +297,7 @@ def first_call_in_the_mean(fake, patch):
 
 
 def sync_in_every_iteration(fake, patch):
-    def one_by_one(fn, device, wall):
+    def one_by_one(fn, device, wall, *_):
         def both():
             fn()
             device.sync()
@@ -403,6 +404,29 @@ def test_compare_takes_turns_in_changing_order(fake, monkeypatch):
     assert rounds[1] == rounds[0][::-1] and len(set(rounds)) > 2
     before = {pair[0] for pair in zip(order, order[1:], strict=False) if pair[1] == "c"}
     assert before >= {"a", "b"}  # c does not always follow the same one
+
+
+def test_compare_takes_longer_and_in_longer_blocks(fake):
+    def measured(**options):
+        before = fake.now
+        table = timing.compare({n: fake.function(200) for n in "ab"}, **options)
+        calls = int(table.method[0].partition("blocks of ")[2].split()[0])
+        return calls, fake.now - before
+
+    (usual, us), (same, longer), (blocks, _) = (
+        measured(),
+        measured(seconds=1),
+        measured(seconds=1, block_s=0.1),
+    )
+    assert usual == same == 50 and blocks == 500
+    assert near(longer - us, 2 * 0.8e6, 0.1)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["seconds", "block_s"])
+def test_compare_needs_time(cpu, name, value):
+    with pytest.raises(ValueError, match=f"compare: {name} is {value}"):
+        timing.compare({"a": len}, **{name: value})
 
 
 def test_compare_on_a_cpu(cpu_time):

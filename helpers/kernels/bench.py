@@ -105,7 +105,7 @@ def _rows(part, shape, contenders, truth, flops, nbytes, floor):
     if wrong:
         raise RuntimeError(f"{part} {shape}: wrong results, relative errors {wrong}")
     gc.collect()
-    table = timing.compare(contenders).set_index("name")
+    table = timing.compare(contenders, seconds=1).set_index("name")
     own = ("FusedMLP", "act_mul", "gate_up", "linear_gelu", "tiny_mlp")
     peers = [n for n in contenders if n not in ALONE and not n.startswith(own)]
     best, least = table.median_us[peers].min(), table.median_us[floor]

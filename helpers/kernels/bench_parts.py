@@ -43,7 +43,7 @@ def _mlp(part, tokens, dim, hidden, activation):
         functools.partial(activations.apply, activation=activation),
     )
 
-    def with_packed():
+    def with_packed(x):
         g, u = F.linear(x, packed).chunk(2, dim=-1)
         return F.linear(act(g) * u, wd)
 
@@ -53,11 +53,13 @@ def _mlp(part, tokens, dim, hidden, activation):
     def alone():
         torch.mm(x, wg.T, out=g), torch.mm(x, wu.T, out=u), torch.mm(g, wd.T, out=y)
 
-    contenders = {"eager": lambda: block(x), "eager, packed weight": with_packed}
+    contenders = {"eager": lambda: block(x), "eager, packed weight": lambda: with_packed(x)}
     modes = ("default", "reduce-overhead", "max-autotune")[: 1 if activation == "silu" else 3]
     for mode in modes:
         compiled = torch.compile(block, mode=mode, dynamic=False)
         contenders[f"torch.compile, {mode}"] = lambda compiled=compiled: compiled(x)
+    both = torch.compile(with_packed, dynamic=False)
+    contenders["torch.compile, packed weight"] = lambda: both(x)
     if liger := _liger(block, activation):
         contenders[type(liger).__name__] = lambda: liger(x[None])[0]  # it wants a batch
     fused = FusedMLP.from_module(block)

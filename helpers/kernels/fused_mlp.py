@@ -7,7 +7,8 @@ from collections import OrderedDict
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn
+from torch.compiler import is_compiling
 
 from helpers.kernels import activations, plans, support, tuning
 from helpers.kernels.decode_mlp import MAX_TOKENS, decode_mlp, prepare, refuses
@@ -108,9 +109,10 @@ class FusedMLP(nn.Module):
         and a graph capture, with layers that nobody has hooked.
         """
         # This runs at every call, beside a launch of a few microseconds: no loop, no helper.
-        if type(x) is not torch.Tensor or torch.compiler.is_compiling() or not x.is_cuda:
+        if type(x) is not Tensor or is_compiling() or not x.is_cuda:
             return None
-        gate, up, down = self._layers()
+        layers = self._modules
+        gate, up, down = layers["gate_proj"], layers["up_proj"], layers["down_proj"]
         if not type(gate) is type(up) is type(down) is nn.Linear:
             return None
         if (
@@ -126,28 +128,27 @@ class FusedMLP(nn.Module):
         g, u, d = gate._parameters, up._parameters, down._parameters
         if not len(g) == len(u) == len(d) == 2:  # weight and bias
             return None
-        biases = (g["bias"], u["bias"], d["bias"])
+        biases = b, c, e = g["bias"], u["bias"], d["bias"]
         g, u, d = g["weight"], u["weight"], d["weight"]
-        if torch.is_grad_enabled() and support.wants_grad(x, g, u, d, *biases):
+        if is_grad_enabled() and support.wants_grad(x, g, u, d, *biases):
             return None
-        if support.watched() or support.forced():
-            return None
-        if torch.is_autocast_enabled("cuda") or x.is_neg():
+        if support.watched() or support.forced() or is_autocast_enabled("cuda") or x.is_neg():
             return None
         index = x.get_device()
-        if torch.cuda.current_device() != index or torch.cuda.is_current_stream_capturing():
+        # torch.cuda.current_device() without its look at whether CUDA was set up.
+        if torch._C._cuda_getDevice() != index or torch.cuda.is_current_stream_capturing():
             return None
         places = None
-        if not biases[0] is biases[1] is biases[2] is None:
+        if not b is c is e is None:
             places = tuple(
                 b is not None and (b.data_ptr(), b.dtype, b.stride()) for b in biases
             )
-        stream = torch._C._cuda_getCurrentRawStream(index)
         return (
             self.activation, x.shape, x.stride(), x.dtype, x.data_ptr() % 16, places,
             g.shape, u.shape, d.shape,
             g.data_ptr(), g.dtype, g.stride(), u.data_ptr(), u.dtype, u.stride(),
-            d.data_ptr(), d.dtype, d.stride(), index, stream,
+            d.data_ptr(), d.dtype, d.stride(), index,
+            torch._C._cuda_getCurrentRawStream(index),
         )  # fmt: skip
 
     def _first_calls(self, x, key):

@@ -11,6 +11,9 @@ import os
 import threading
 
 import torch
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 
 try:
     import triton
@@ -107,11 +110,11 @@ wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by torch.func's tra
 def watched():
     """True while somebody records or transforms what torch does: a launch past the dispatcher
     would escape a tracer, a FLOP counter, forward-mode derivatives or torch.func."""
-    return bool(
-        torch._C._functorch.peek_interpreter_stack()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch.autograd.forward_ad._current_level >= 0
+    return (
+        forward_ad._current_level >= 0
+        or _len_torch_dispatch_stack() > 0
+        or peek_interpreter_stack() is not None
+        or _get_tracing_state() is not None
     )
 
 

@@ -560,8 +560,9 @@ show(recorded("08_numerics", judged, cpu=True), digits=2)
 
 
 # %%
-def gradients(module, wrt, grad):
-    return torch.autograd.grad(module(wrt[0]), wrt, grad)
+def gradients(module, wrt, grad, threads=True):
+    with torch.autograd.set_multithreading_enabled(threads):
+        return torch.autograd.grad(module(wrt[0]), wrt, grad)
 
 
 def training():
@@ -571,17 +572,19 @@ def training():
         way = torch.compile(block, dynamic=False) if how == "compiled" else block
         way = FusedMLP.from_module(block) if how == "FusedMLP" else way
         steps[how] = partial(gradients, way, [x, *block.parameters()], grad)
+        steps[f"{how}, one thread"] = partial(steps[how], threads=False)
     exact, x = make_block().double().requires_grad_(), make_input().double().requires_grad_()
     truth, rows = gradients(exact, [x, *exact.parameters()], grad.double()), []
-    for each, step in zip(compare(steps).itertuples(), steps.values(), strict=True):
+    times = compare(steps, seconds=2, block_s=0.1).itertuples()
+    for each, step in zip(times, steps.values(), strict=True):
         torch.cuda.reset_peak_memory_stats()
         before, found = torch.cuda.memory_allocated(), step()
-        peak_mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-        pairs = zip(found, truth, strict=True)
-        errors = [((a - b).norm() / b.norm()).item() for a, b in pairs]
-        kernels = capture(step, steps=1).kernels_per_step
+        peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+        errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, truth, strict=True)]
         us = [each.median_us, each.gpu_us, each.host_us]
-        rows.append([each.name, *us, peak_mib, max(errors), kernels])
+        rows.append(
+            [each.name, *us, peak, max(errors), capture(step, steps=1).kernels_per_step]
+        )
     columns = "how wall_us gpu_us host_us peak_MiB error kernels"
     return pd.DataFrame(rows, columns=columns.split())
 
