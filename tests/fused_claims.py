@@ -179,15 +179,33 @@ def training_gains_less(steps, peers):
     return 1 < us["compiled"] / us["FusedMLP"] < gained < 2
 
 
-def launching_takes_longer(steps):
+def python_in_another_thread(steps):
     mine = steps.set_index("how")
-    slower = (mine["host_us"] > mine["gpu_us"]).all()
-    return slower and mine["host_us"].idxmin() == "eager" == mine["wall_us"].idxmin()
+    longer = mine["host_us"] > mine["gpu_us"]
+    ways = ["eager", "compiled", "FusedMLP"]
+    return (
+        list(longer[ways]) == [False, True, True] and mine["wall_us"][ways].idxmin() == "eager"
+    )
 
 
-def no_guarantee(peers):
-    us = times(peers, "mlp", LARGE)
-    return 1.05 * us["torch.compile, default"] < us["torch.compile, max-autotune"]
+def fused_in_one_thread(steps):
+    us = steps.set_index("how")["wall_us"]
+    return us.idxmin() == "FusedMLP, one thread"
+
+
+def least_memory(steps):
+    return (
+        steps.set_index("how")["peak_MiB"].groupby(lambda h: h.split(",")[0]).max().idxmin()
+        == "compiled"
+    )
+
+
+def peers_pack(peers):
+    best = []
+    for shape in (LARGE, WIDE, (16, 4096), FEW):
+        us = times(peers, "mlp", shape)
+        best.append(us.drop(["FusedMLP", "GEMMs alone"]).idxmin())
+    return best == ["torch.compile, packed weight"] * 3 + ["eager, packed weight"]
 
 
 def nowhere_slower(sizes):
@@ -198,7 +216,7 @@ def the_bound_is_all(peers, roofs):
     r = gain(peers, "stage", WIDE, "gate_up_glu", "GEMMs alone")
     over = gain(peers, "stage", WIDE, "gate_up_glu")
     least = 1 + 1.5 * roofs["matmul_flops"] / roofs["copy_bytes_per_s"] / WIDE[1]
-    return 0.95 <= r <= 1.05 and 0.97 <= over / least <= 1.03
+    return 0.95 <= r <= 1.05 and 0.95 <= over / least <= 1.05
 
 
 def launches_at_the_end(rungs):
@@ -241,10 +259,13 @@ FUSED_CLAIMS = [
      "misshapen", opcheck_notices, "08_opcheck"),
     ("08", "a fused kernel is no less exact than eager mode", no_less_exact, "08_numerics"),
     ("08", "Training gains less", training_gains_less, "08_training 08_fused_mlp"),
-    ("08", "a step takes longer to launch than to compute, and eager mode, whose "
-     "backward is all C++, launches fastest", launching_takes_longer, "08_training"),
-    ("08", "who waits is better off with eager mode", launching_takes_longer, "08_training"),
-    ("08", "at 8192x768 it is slower than the default", no_guarantee, "08_fused_mlp"),
+    ("08", "eager mode waits least: its backward is all C++, and Python in the other thread, "
+     "ours or the compiler's, takes longer than the GPU",
+     python_in_another_thread, "08_training"),
+    ("08", "In one thread the fused step is the fastest", fused_in_one_thread, "08_training"),
+    ("08", "The compiler needs least memory", least_memory, "08_training"),
+    ("08", "the best peer always packs its weight, and compiles unless launches decide",
+     peers_pack, "08_fused_mlp"),
     ("08", "nowhere slower than eager or compiled mode", nowhere_slower, "08_sweep"),
     ("08", "At 4096 the bound is all there is", the_bound_is_all, "08_fused_mlp 08_ceilings"),
     ("08", "with 64 it was launches", launches_at_the_end, "08_rung"),

@@ -144,9 +144,9 @@ say(f"The law, for two passes and one matmul: {bound(DIM, 2, 1, R):.2f} times ea
 # %% [markdown]
 # `act_mul` is as fast as what the compiler writes: three passes, and memory sets the pace.
 #
-# `linear_gelu` wins over eager mode and over `torch.compile` (the slowest on the H200), which
-# leaves the matmul to the library and GELU to a kernel. `_addmm_activation` is the library's own
-# epilogue. The matmul alone stays ahead: an epilogue takes time.
+# `linear_gelu` wins over eager mode and over `torch.compile`, which leaves the matmul to the library
+# and GELU to a kernel. `_addmm_activation` is the library's own epilogue. The matmul alone stays
+# ahead: an epilogue takes time.
 #
 # > **Takeaway.** A pointwise kernel by hand is a draw; an epilogue saves whole passes.
 
@@ -158,7 +158,7 @@ say(f"The law, for two passes and one matmul: {bound(DIM, 2, 1, R):.2f} times ea
 # - *half-fused*: the library's gate; our up, whose epilogue reads it;
 # - *two accumulators*: x is loaded once, multiplied by a tile of either weight;
 # - *interleaved copy*: one accumulator over a weight with rows g0 u0 g1 u1 ...;
-# - *one descriptor*: the same without a copy. We come to that.
+# - *one descriptor*: the same without a copy.
 #
 # **Guess.** Which of them pass `r*`, at 768 and at 4096?
 
@@ -326,8 +326,8 @@ say(
 
 # %% [markdown]
 # Large tiles multiply best, they say; on the H200 two programs with half the tile are faster than
-# one with a whole: one multiplies during the other's epilogue. It has limits: erf GELU, at 768,
-# costs as much with two as with one.
+# one with a whole: one multiplies during the other's epilogue. But erf GELU, at 768, costs as much
+# with two as with one.
 #
 # Now the law against the stage. `r` is the library's two matmuls over our kernel, `predicted` is
 # bound times r.
@@ -427,8 +427,8 @@ show(few.drop(columns="weight_bytes"), digits=3)
 # %% [markdown]
 # ## Four shapes, every peer
 #
-# `FusedMLP` takes these paths. Its peers: eager mode, a packed weight, three modes of the compiler,
-# Liger's module; and, out of competition, the three matmuls alone.
+# `FusedMLP` takes these paths. Its peers: eager mode, three modes of the compiler, a packed weight
+# in either, Liger's module; and, out of competition, the three matmuls alone.
 #
 # **Guess.** For each of the four shapes: does it beat the best of them, and by how much?
 
@@ -449,12 +449,10 @@ ratios = ", ".join(f"{ratio:.2f}" for ratio in other["over_peer"])
 say(f"With SiLU, over the best peer: {ratios}.")
 
 # %% [markdown]
-# Microseconds of waiting. `over_peer` is the best peer's time over ours, `over_floor` that of three
+# Microseconds waited. `over_peer` is the best peer's time over ours, `over_floor` that of three
 # separate matmuls. Two shapes are bound by arithmetic: there the law speaks. The third is bound by
 # reading weights: eager mode is near the floor already. The last is bound by launches. On the
-# H200 `max-autotune` is no guarantee: at 8192x768 it is slower than the default.
-#
-# Packed and compiled: see the ladder below.
+# H200 the best peer always packs its weight, and compiles unless launches decide.
 
 
 # %%
@@ -587,8 +585,8 @@ def training():
 
 
 # %% [markdown]
-# All three start from the same weights, tokens and gradient. Memory is counted beyond what stood
-# there before the step.
+# On a GPU autograd runs backward in a thread of its own; in `one thread` it does not. Host time is
+# of short bursts, which cost more. Memory is counted beyond what stood there before.
 
 # %%
 steps = recorded("08_training", training)
@@ -601,9 +599,10 @@ say(
 )
 
 # %% [markdown]
-# Training gains less: six matmuls more, none of them fused, and g and u kept. Beside the H200 who
-# waits is better off with eager mode: a step takes longer to launch than to compute, and eager
-# mode, whose backward is all C++, launches fastest. The compiler needs least memory.
+# Training gains less: six matmuls more, none of them fused, and g and u kept. Beside the H200 eager
+# mode waits least: its backward is all C++, and Python in the other thread, ours or the
+# compiler's, takes longer than the GPU. In one thread the fused step is the fastest. The compiler
+# needs least memory.
 #
 # > **Takeaway.** opcheck for the contract, double precision for the numbers, and a bound for the
 # > gain: backward dilutes it.
@@ -685,7 +684,7 @@ except ValueError as error:
 # %% [markdown]
 # ## The ladder so far
 #
-# The last rung, in a process of its own, with eager mode beside it, in turn.
+# The last rung, in a process of its own, beside eager mode.
 
 
 # %%
