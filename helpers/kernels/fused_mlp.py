@@ -37,8 +37,9 @@ class FusedMLP(nn.Module):
     load, train and move them as ever. x is (..., D), of any strides. Which path is fastest is
     measured on a shape's first calls, then remembered. Without gradients, and where the work
     is small beside its launches, the third call of a shape prepares the next ones: a CUDA
-    graph, or decode_mlp's one launch. What the kernels cannot take, torch computes. See
-    notebook 08.
+    graph, or decode_mlp's one launch. What the kernels cannot take, torch computes. Where
+    training waits for the host, torch.autograd.set_multithreading_enabled(False) may shorten a
+    step. See notebook 08.
     """
 
     def __init__(self, gate_proj, up_proj, down_proj, activation="gelu_tanh"):
