@@ -12,12 +12,14 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 from helpers import timing_devices
 from helpers import timing_samples as sampling
 
 BURST_S = 500e-6  # a launch costs the host 2 us or more: at most 250 launches of 1,024
 LONG_S = 1e-3  # from here on the gap of a launch, 2 to 3 us, is under 0.3 %
+HOUR_S = 3600
 NOTHING_US = 0.2  # no kernel is as short as this
 
 
@@ -129,6 +131,7 @@ def compare(functions, seconds=sampling.BUDGET_S, block_s=sampling.BLOCK_S):
     always follows the one that heats the GPU. `seconds` is the sampling time of a function:
     more tell smaller differences apart. `block_s` is that of a block: longer ones suit what
     the host launches barely faster than the GPU computes, for it begins a block unprepared.
+    There are 5 blocks at least, 3 of over a second, and 100 at most.
     Columns: name;
     median_us, p20_us, p80_us, spread (steady wall time of a call, no first call in it); ratio
     (the first function's median over this one's: above 1 is faster); gpu_us, host_us (medians
@@ -147,8 +150,10 @@ def compare(functions, seconds=sampling.BUDGET_S, block_s=sampling.BLOCK_S):
             raise TypeError(f"compare needs strings as names, not {name!r}")
         device = _ready(fn, f"{name}: ")
     for what, value in (("seconds", seconds), ("block_s", block_s)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"compare: {what} is {value}; it has to be some seconds")
+        if not isinstance(value, Real) or not 0 < value <= HOUR_S:
+            raise ValueError(
+                f"compare: {what} is {value!r}, not seconds, up to an hour of them"
+            )
     names, first, plan, cost_s = list(functions), {}, {}, 0
     for name, fn in functions.items():
         first[name], wall = sampling.warm(fn, device, f"{name}: ")

@@ -180,17 +180,17 @@ def training_gains_less(steps, peers):
 
 
 def python_in_another_thread(steps):
-    mine = steps.set_index("how")
-    longer = mine["host_us"] > mine["gpu_us"]
-    ways = ["eager", "compiled", "FusedMLP"]
-    return (
-        list(longer[ways]) == [False, True, True] and mine["wall_us"][ways].idxmin() == "eager"
-    )
-
-
-def fused_in_one_thread(steps):
     us = steps.set_index("how")["wall_us"]
-    return us.idxmin() == "FusedMLP, one thread"
+    lost = [1.1 * us[f"{how}, one thread"] < us[how] for how in ("compiled", "FusedMLP")]
+    return all(lost) and us[["eager", "compiled", "FusedMLP"]].idxmin() == "eager"
+
+
+def both_win_in_one_thread(steps):
+    us = steps.set_index("how")["wall_us"]
+    fused, compiled = us["FusedMLP, one thread"], us["compiled, one thread"]
+    return (
+        fused < compiled < 1.1 * fused and compiled < us[["eager", "eager, one thread"]].min()
+    )
 
 
 def least_memory(steps):
@@ -205,18 +205,30 @@ def peers_pack(peers):
     for shape in (LARGE, WIDE, (16, 4096), FEW):
         us = times(peers, "mlp", shape)
         best.append(us.drop(["FusedMLP", "GEMMs alone"]).idxmin())
-    return best == ["torch.compile, packed weight"] * 3 + ["eager, packed weight"]
+    return all("packed" in name for name in best)
+
+
+def a_graph_comes_nearest(few, peers):
+    mine = few[few["shape"].str.startswith("64x768")].set_index("how")["wall_us"]
+    others = times(peers, "mlp", FEW).drop(["FusedMLP", "GEMMs alone"])
+    return mine["one launch"] < mine["eager, CUDA graph"] < others.min()
+
+
+def training_waits_for_launches(peers):
+    wall, gpu = (times(peers, "linear_gelu", None, c) for c in ("wall_us", "gpu_us"))
+    waits = wall / gpu
+    return waits["linear_gelu, training"] > 1.3 and waits["linear_gelu"] < 1.2
 
 
 def nowhere_slower(sizes):
     return sizes["over_peer"].between(0.98, 10).all() and len(sizes) >= 30
 
 
-def the_bound_is_all(peers, roofs):
+def more_than_the_bound(peers, roofs):
     r = gain(peers, "stage", WIDE, "gate_up_glu", "GEMMs alone")
     over = gain(peers, "stage", WIDE, "gate_up_glu")
     least = 1 + 1.5 * roofs["matmul_flops"] / roofs["copy_bytes_per_s"] / WIDE[1]
-    return 0.95 <= r <= 1.05 and 0.95 <= over / least <= 1.05
+    return 0.95 <= r <= 1.05 and least < 1.1 and 1.02 * r < over / least < 1.1
 
 
 def launches_at_the_end(rungs):
@@ -259,15 +271,18 @@ FUSED_CLAIMS = [
      "misshapen", opcheck_notices, "08_opcheck"),
     ("08", "a fused kernel is no less exact than eager mode", no_less_exact, "08_numerics"),
     ("08", "Training gains less", training_gains_less, "08_training 08_fused_mlp"),
-    ("08", "eager mode waits least: its backward is all C++, and Python in the other thread, "
-     "ours or the compiler's, takes longer than the GPU",
-     python_in_another_thread, "08_training"),
-    ("08", "In one thread the fused step is the fastest", fused_in_one_thread, "08_training"),
+    ("08", "both other steps lose to eager mode, whose backward is all C++: theirs has "
+     "Python, in another thread", python_in_another_thread, "08_training"),
+    ("08", "In one thread both win, the fused step by a little", both_win_in_one_thread,
+     "08_training"),
     ("08", "The compiler needs least memory", least_memory, "08_training"),
-    ("08", "the best peer always packs its weight, and compiles unless launches decide",
-     peers_pack, "08_fused_mlp"),
-    ("08", "nowhere slower than eager or compiled mode", nowhere_slower, "08_sweep"),
-    ("08", "At 4096 the bound is all there is", the_bound_is_all, "08_fused_mlp 08_ceilings"),
+    ("08", "the best peer packs its weight", peers_pack, "08_fused_mlp"),
+    ("08", "a CUDA graph of eager mode, above, comes nearest", a_graph_comes_nearest,
+     "08_few_tokens 08_fused_mlp"),
+    ("08", "`training` waits for launches", training_waits_for_launches, "08_fused_mlp"),
+    ("08", "nowhere slower than these peers", nowhere_slower, "08_sweep"),
+    ("08", "At 4096 the bound leaves a few per cent; more was measured",
+     more_than_the_bound, "08_fused_mlp 08_ceilings"),
     ("08", "with 64 it was launches", launches_at_the_end, "08_rung"),
 ]
 # fmt: on

@@ -119,6 +119,33 @@ def test_nobody_watches_by_default():
     assert not support.watched()
     with FlopCounterMode(display=False):
         assert support.watched()
+    seen = []
+    look = lambda x: seen.append(support.watched()) or 2 * x  # noqa: E731
+    torch.func.vmap(look)(torch.ones(2))
+    torch.func.jvp(look, (torch.ones(2),), (torch.ones(2),))
+    torch.jit.trace(look, torch.ones(2), check_trace=False)
+    with forward_ad.dual_level():
+        look(torch.ones(2))
+    assert seen == [True] * 4
+
+
+def test_a_prepared_single_row_comes_out_contiguous(monkeypatch):
+    class Prepared:
+        start = True
+
+        def __init__(self, x, weights, activation):
+            self.like_x = x.is_contiguous()
+
+        def __call__(self, x, weights=None):
+            return torch.empty_like(x) if self.like_x else x.new_empty(x.shape)
+
+    module = sys.modules["helpers.kernels.decode_mlp"]
+    monkeypatch.setattr(module, "Launch", Prepared)
+    weights = [torch.ones(40, 24), torch.ones(40, 24), torch.ones(24, 40), None, None, None]
+    for shape, strides in (((1, 24), (7, 1)), ((3, 24), (24, 1)), ((1, 3, 24), (5, 24, 1))):
+        x = torch.randn(100).as_strided(shape, strides)
+        y = module.prepare(x, weights, "silu")(x)
+        assert y.shape == shape and y.stride()[-2:] == (24, 1)
 
 
 def test_few_tokens_of_a_wide_mlp_are_no_matter_of_launches(fused, monkeypatch):

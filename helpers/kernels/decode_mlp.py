@@ -261,7 +261,9 @@ def prepare(x, weights, activation):
     prepared(flat, weights)
     if prepared.start is None:
         return None
-    return prepared if x.ndim == 2 else lambda x: prepared(support.rows(x)).view(shape)
+    if x.ndim == 2 and x.stride() == flat.stride():  # of a single row, reshape changes them
+        return prepared
+    return lambda x: prepared(support.rows(x)).view(shape)
 
 
 def launch_once(x, weights, activation):

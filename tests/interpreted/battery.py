@@ -286,6 +286,13 @@ def in_parts(module):
         check(module, inputs_of(module, dtype, sizes, out=out), path="decode")
 
 
+def like_x(module):
+    """A result of the shape of x has strides of its own where x is not contiguous."""
+    inputs = inputs_of(module, FP16, (5, 24, 40), out=24)
+    inputs["x"] = Maker(FP16)(64).as_strided((5, 24), (1, 1))
+    assert check(module, inputs, path="decode").is_contiguous()
+
+
 BATTERY = {name: common(name) for name in INPUTS}
 for _name in ("act_mul", "linear_gelu", "tiny_mlp", "gate_up_glu"):
     BATTERY[_name] |= trainable(_name)
@@ -334,6 +341,7 @@ BATTERY["tiny_mlp"] |= {
 BATTERY["decode_mlp"] |= {
     **biases("b_gate", "b_up", "b_down"),
     "in parts": in_parts,
+    "as wide as overlapping x": like_x,
     "x far apart": far_apart("x", sizes=(40, 16, 16), step=2**26),
     "w_gate far apart": far_apart("w_gate", sizes=(4, 16, 130)),
     "w_up far apart": far_apart("w_up", sizes=(4, 16, 130)),
