@@ -142,10 +142,12 @@ def test_command_with_wrong_arguments(archs, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_every_teaching_configuration_is_fine_where_it_is_offered():
-    table = report([75, 80, 89, 90, 100], teaching.shipped())
+@pytest.mark.parametrize("arch", [75, 80, 89, 90, 100])
+def test_every_shipped_configuration_is_fine_where_it_is_offered(arch):
+    table = report([arch])
     offered = table[table.offered]
-    assert len(offered) >= 27 and offered.ok.all(), offered[offered.problem != ""]
+    least = 4 if arch == 75 else 15
+    assert len(offered) >= least and offered.ok.all(), offered[offered.problem != ""]
 
 
 def test_a_module_without_shipped_is_passed_over(monkeypatch):

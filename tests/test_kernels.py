@@ -718,6 +718,10 @@ def test_fused_mlp_is_an_ordinary_module():
     mlp = Mlp().eval()
     fused = FusedMLP.from_module(mlp)
     assert not fused.training
+    mixed = Mlp()
+    mixed.gate_proj.eval()
+    assert FusedMLP.from_module(mixed).training and mixed.up_proj.training
+    assert not mixed.gate_proj.training
     names = [f"{n}.weight" for n in ("gate_proj", "up_proj", "down_proj")]
     assert list(fused.state_dict()) == names
     x = torch.randn(3, 16)
@@ -761,12 +765,36 @@ def test_fused_mlp_refuses_what_it_does_not_compute():
             super().__init__()
             del self.act_fn
 
+    class Quick(Mlp):
+        def forward(self, x):
+            g = self.gate_proj(x)
+            return self.down_proj(g * torch.sigmoid(1.702 * g) * self.up_proj(x))
+
+    class Erf(Mlp):
+        def forward(self, x):
+            return self.down_proj(F.gelu(self.gate_proj(x)) * self.up_proj(x))
+
     class Narrow(nn.Linear):
         pass
 
+    torch.manual_seed(0)
+    zero, dropping = Mlp(), Mlp()
+    nn.init.zeros_(zero.down_proj.weight)
+    dropping.drop = nn.Dropout(0.1)
     linear = functools.partial(nn.Linear, bias=False)
     with pytest.raises(ValueError, match="computes something else"):
         FusedMLP.from_module(Other())
+    for dtype in (FP32, torch.float16, BF16):
+        with pytest.raises(ValueError, match="computes something else"):
+            FusedMLP.from_module(Quick(act=nn.GELU("tanh")).to(dtype))
+    with pytest.raises(ValueError, match="computes something else"):
+        FusedMLP.from_module(Erf(act=nn.GELU("tanh")))
+    with pytest.raises(ValueError, match="is zero, which proves nothing"):
+        FusedMLP.from_module(zero)
+    with pytest.raises(ValueError, match="has a dropout, drop,"):
+        FusedMLP.from_module(dropping)
+    dropping.drop.p = 0.0
+    assert FusedMLP.from_module(dropping).training
     with pytest.raises(ValueError, match="does not say"):
         FusedMLP.from_module(Silent())
     with pytest.raises(ValueError, match="Tanh"):

@@ -172,6 +172,13 @@ def split(out, h, programs, config):
     return best
 
 
+def config_for(bm, card):
+    """The configuration for tiles of bm tokens on a GPU of this capability."""
+    # Their matmuls leave tiles in shared memory; others load them, and with four stages spill.
+    hopper_or_newer = card[0] in (9, 10)
+    return CONFIG if bm == 16 or hopper_or_newer else CONFIG | {"num_stages": 3}
+
+
 class Launch:
     """decode_mlp for inputs like `x` (M, D): sizes, workspace and launch worked out once.
 
@@ -184,9 +191,11 @@ class Launch:
         (m, d), h, out = x.shape, weights[0].shape[0], weights[2].shape[0]
         self.shape, self.activation = (m, out), activation
         self.like_x = x.is_contiguous() and out == d  # then empty_like, the cheaper call
-        self.config = SMALL if support.INTERPRETED else CONFIG
         self.sizes = (m, d, h, out, *(t.stride(0) for t in (x, *weights[:3])))
         self.bm = max(16, triton.next_power_of_2(m))
+        self.config = SMALL
+        if not support.INTERPRETED:
+            self.config = config_for(self.bm, support.capability(x.device))
         self.sms = support.properties(x.device).multi_processor_count
         # Programs on an SM: as many as fit at once, two where the tile of x leaves room.
         self.tries = [] if support.INTERPRETED else [2, 1] if self.bm == 16 else [1]
@@ -350,19 +359,23 @@ def _(x, w_gate, w_up, w_down, b_gate, b_up, b_down, activation):
 
 
 def shipped():
-    """What cross_compile checks: the kernel for up to 16 and for up to 64 tokens."""
+    """What cross_compile checks: the kernel for each tile of tokens, as a GPU launches it."""
     pointers = ["x_ptr", "wg_ptr", "wu_ptr", "wd_ptr", "h_ptr", "out_ptr"]
     sizes = ["M", "D", "H", "OUT", "x_row", "wg_row", "wu_row", "wd_row"]
     signature = dict.fromkeys(pointers, "*bf16") | dict.fromkeys(sizes, "i32")
     signature |= {"part_ptr": "*fp32", "barrier_ptr": "*u32"}
-    config = {k: v for k, v in CONFIG.items() if not k.startswith("num_")}
-    constexprs = {"bg_ptr": None, "bu_ptr": None, "bd_ptr": None, "ACTIVATION": "gelu_tanh"}
-    return [
-        dict(
-            kernel=f"decode_mlp, {bm} tokens", fn=decode_kernel, signature=signature,
-            constexprs=constexprs | config | {"BM": bm, "SPLIT": 4, "PHASE": 0},
-            num_warps=CONFIG["num_warps"], num_stages=CONFIG["num_stages"],
-            divisible=[*pointers, "part_ptr", "barrier_ptr", *sizes], archs=(80, 89, 90, 100),
-        )
-        for bm in (16, MAX_TOKENS)
-    ]  # fmt: skip
+    none = {"bg_ptr": None, "bu_ptr": None, "bd_ptr": None, "ACTIVATION": "gelu_tanh"}
+    rows = []
+    for bm in (16, 32, MAX_TOKENS):
+        for archs in ((80, 89), (90, 100)):
+            config = config_for(bm, divmod(archs[0], 10))
+            options = {k: config[k] for k in ("num_warps", "num_stages")}
+            blocks = {k: v for k, v in config.items() if k not in options}
+            rows.append(
+                dict(
+                    kernel=f"decode_mlp, {bm} tokens", fn=decode_kernel, signature=signature,
+                    constexprs=none | blocks | {"BM": bm, "SPLIT": 4, "PHASE": 0}, **options,
+                    divisible=[*pointers, "part_ptr", "barrier_ptr", *sizes], archs=archs,
+                )
+            )  # fmt: skip
+    return rows

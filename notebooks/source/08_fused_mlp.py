@@ -749,7 +749,7 @@ check("room", room, cases=known, tol=1e-3)
 
 # %% [markdown]
 # **2. Will it pay?** A pointer kernel reaches a share r of the library's speed. `widest(card, r)`
-# returns the largest width at which it still gains over the compiler.
+# returns the largest width at which the stage still gains over the compiler.
 
 
 # %%
