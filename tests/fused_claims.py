@@ -281,7 +281,8 @@ FUSED_CLAIMS = [
      "08_few_tokens 08_fused_mlp"),
     ("08", "`training` waits for launches", training_waits_for_launches, "08_fused_mlp"),
     ("08", "nowhere slower than these peers", nowhere_slower, "08_sweep"),
-    ("08", "At 4096 the bound leaves a few per cent; more was measured",
+    ("08", "At 4096 the bound leaves a few per cent; more was measured on "
+     "the H200",
      more_than_the_bound, "08_fused_mlp 08_ceilings"),
     ("08", "with 64 it was launches", launches_at_the_end, "08_rung"),
 ]

@@ -146,7 +146,7 @@ say(f"The law, for two passes and one matmul: {bound(DIM, 2, 1, R):.2f} times ea
 #
 # `linear_gelu` wins over eager mode and over `torch.compile`, which leaves the matmul to the library
 # and GELU to a kernel. `_addmm_activation` is the library's own epilogue. The matmul alone stays
-# ahead; `training` waits for launches.
+# ahead; on the H200 `training` waits for launches.
 #
 # > **Takeaway.** A pointwise kernel by hand is a draw; an epilogue saves whole passes.
 
@@ -349,7 +349,7 @@ show(us.T.loc[stage["contender"].unique()].rename(columns=int).reset_index())
 
 # %% [markdown]
 # The law tells the two widths apart; at 768 the library misses F. At 4096 the bound leaves a few per
-# cent; more was measured, we do not know why. `training` also writes g and u.
+# cent; more was measured on the H200, we do not know why. `training` also writes g and u.
 #
 # > **Takeaway.** At K = 768 the epilogue counts: make it cheap, then hide it.
 
@@ -384,7 +384,7 @@ say(
 
 # %% [markdown]
 # The compiler keeps matmuls apart, and every layer still goes to memory and back. One kernel keeps
-# the weights, and a row enters and leaves the chip once. Our block is too wide: the last line.
+# the weights, and a row enters and leaves the chip once.
 #
 # Now few tokens. `decode_mlp` has three phases: hidden, parts of down, their sum in a fixed order
 # (hence `same_bits`). In one launch all programs wait for each other between them.
@@ -452,8 +452,8 @@ say(f"With SiLU, over the best peer: {ratios}.")
 # %% [markdown]
 # Microseconds waited. `over_peer` is the best peer's time over ours, `over_floor` that of three
 # separate matmuls. Two shapes are bound by arithmetic: there the law speaks. The third is bound by
-# reading weights: eager mode is near the floor already. The last is bound by launches: a CUDA graph
-# of eager mode, above, comes nearest. On the H200 the best peer packs its weight.
+# reading weights: eager mode is near the floor already. The last is bound by launches. On the
+# H200 a CUDA graph of eager mode, above, comes nearest, and the best peer packs its weight.
 
 
 # %%
