@@ -174,9 +174,10 @@ def split(out, h, programs, config):
 
 def config_for(bm, card):
     """The configuration for tiles of bm tokens on a GPU of this capability."""
-    # Their matmuls leave tiles in shared memory; others load them, and with four stages spill.
-    hopper_or_newer = card[0] in (9, 10)
-    return CONFIG if bm == 16 or hopper_or_newer else CONFIG | {"num_stages": 3}
+    # Hopper's and Blackwell's matmuls (wgmma, tcgen05) read tiles from shared memory. The others
+    # read registers: with four stages an A100 spills.
+    from_shared = card[0] in (9, 10)
+    return CONFIG if bm == 16 or from_shared else CONFIG | {"num_stages": 3}
 
 
 class Launch:
