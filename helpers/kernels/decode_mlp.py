@@ -174,8 +174,8 @@ def split(out, h, programs, config):
 
 def config_for(bm, card):
     """The configuration for tiles of bm tokens on a GPU of this capability."""
-    # Hopper's and Blackwell's matmuls (wgmma, tcgen05) read tiles from shared memory. The others
-    # read registers: with four stages an A100 spills.
+    # Hopper's and Blackwell's matmuls (wgmma, tcgen05) read tiles from shared memory. Those of
+    # others read registers: with four stages an A100 spills.
     from_shared = card[0] in (9, 10)
     return CONFIG if bm == 16 or from_shared else CONFIG | {"num_stages": 3}
 
