@@ -60,7 +60,9 @@ def guess(value, measured, unit="", what="") -> None:
     Never raises because of `value`, the reader's guess, whatever it is.
     """
     measured, unit = float(answers.plain(measured)), f" {unit}" if unit else ""
-    told = f"{significant(measured, 3)}{unit}" if math.isfinite(measured) else "nothing"
+    exact = measured.is_integer() and abs(measured) < 1000  # a count: 8 of nine, not 8.00
+    shown = f"{measured:.0f}" if exact else significant(measured, 3)
+    told = f"{shown}{unit}" if math.isfinite(measured) else "nothing"
     start = f"{what}: " if what else ""
     try:
         number = _as_float(answers.plain(value))

@@ -234,6 +234,14 @@ def test_guess(said, value, line):
     assert said(guess, value, np.float64(12.3), "us", "a matmul") == f"a matmul: {line}"
 
 
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [(8, "8"), (8.0, "8"), (120, "120"), (8.04, "8.04"), (1234567, "1234567"), (0, "0")],
+)
+def test_guess_writes_a_count_as_one(said, measured, shown):
+    assert said(guess, None, measured) == f"No guess written down. It is {shown}."
+
+
 class Silent:
     """It says that it is a tensor and that it cannot be read."""
 
@@ -258,13 +266,13 @@ def test_guess_of_odd_things(said):
         assert said(guess, value, 3, "us").startswith("Your guess ")
     for value in (Rude(), [Rude()], Rude, loop, Silent(), "\ud800"):
         assert said(guess, value, 3, "us").startswith("Your guess "), type(value)
-        assert said(guess, value, 3, "us").endswith("It is 3.00 us.")
+        assert said(guess, value, 3, "us").endswith("It is 3 us.")
     assert (
         said(guess, 5e-324, 1e300) == "You guessed 4.94066e-324; it is 1.00e+300: far too low."
     )
     assert said(guess, 1e300, 1e-300).endswith(": far too high.")
     assert said(guess, 3, math.nan, "us") == "You guessed 3 us; it is nothing."
-    assert said(guess, 3, 0) == "You guessed 3; it is 0.00."
+    assert said(guess, 3, 0) == "You guessed 3; it is 0."
 
 
 # ---- the ladder

@@ -6,6 +6,7 @@ matmul instruction is as wide as a single GEMM's, and g and u of one element end
 thread. Elsewhere pointers and two accumulators. See notebook 08.
 """
 
+import itertools
 from typing import Optional
 
 import torch
@@ -28,7 +29,7 @@ TMA = {
 POINTER = {
     "128x64": dict(BM=128, BN=64, BK=32, num_warps=8, num_stages=3),
     "64x64": dict(BM=64, BN=64, BK=32, num_warps=4, num_stages=3),
-    "16x64": dict(BM=16, BN=64, BK=64, num_warps=4, num_stages=3),
+    "16x32": dict(BM=16, BN=32, BK=128, num_warps=4, num_stages=3),
 }
 SMALL = dict(BM=16, BN=16, BK=32, num_warps=4, num_stages=2)  # under the interpreter, and fp32
 
@@ -236,16 +237,21 @@ def run_plain(x, w_gate, w_up, b_gate, b_up, activation, keep):
 PLAIN = "cublas + act_mul"
 
 
-def ways(x, w_gate, w_up):
+def tma_configs(card, keep):
+    """The descriptor kernel's configurations for a capability: those that do not spill."""
+    return {n: c for n, c in TMA.items() if not (keep and card >= (10, 0) and n == "128x64")}
+
+
+def ways(x, w_gate, w_up, keep=False):
     """The paths that can take x (M, D) and the weights: {name: (runner, config)}."""
     if support.INTERPRETED or x.dtype not in HALF:
         return {"pointer": (run_pointer, SMALL)} | {PLAIN: None}
     few, found = x.shape[0] <= 64, {}
     if can_tma(x, w_gate, w_up):
-        names = ["64x64"] if few else TMA
+        names = ["64x64"] if few else tma_configs(support.capability(x.device), keep)
         found = {f"tma {name}": (run_tma, TMA[name]) for name in names}
     if few or not found or support.forced() == "pointer":
-        names = ["16x64"] if x.shape[0] <= 16 else ["64x64"] if few else ["128x64", "64x64"]
+        names = ["16x32"] if x.shape[0] <= 16 else ["64x64"] if few else ["128x64", "64x64"]
         found |= {f"pointer {name}": (run_pointer, POINTER[name]) for name in names}
     return found | {PLAIN: None}
 
@@ -269,7 +275,7 @@ def compute(x, w_gate, w_up, b_gate, b_up, activation, keep):
         return tuple(outs), launch(rows, *arguments, *outs, **config)
 
     why = support.refuses(x, w_gate, w_up, *biases, matmul=True)
-    found = {PLAIN: None} if why else ways(rows, w_gate, w_up)
+    found = {PLAIN: None} if why else ways(rows, w_gate, w_up, keep)
     found = support.narrow("gate_up_glu", found, PLAIN, x, why)
     key = ("gate_up_glu", x.device, x.dtype, tuning.bucket(rows.shape[0]), *w_gate.shape, keep)
     name = tuning.pick((*key, *found), {n: lambda w=w: run(w) for n, w in found.items()})
@@ -365,10 +371,10 @@ def shipped():
     rows, sizes = [], dict.fromkeys(["M", "N", "K"], "i32")
     flags = {"ACTIVATION": "gelu_tanh", "GROUP": 8}
     flags |= {"bg_ptr": None, "bu_ptr": None}
-    for name, config in TMA.items():
-        bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
-        out = f"tensordesc<bf16[{bm}, {bn}]>"
-        for keep in (False, True):
+    for arch, keep in itertools.product((90, 100), (False, True)):
+        for name, config in tma_configs(divmod(arch, 10), keep).items():
+            bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
+            out = f"tensordesc<bf16[{bm}, {bn}]>"
             signature = {
                 "x_desc": f"tensordesc<bf16[{bm}, {bk}]>",
                 "w_desc": f"tensordesc<bf16[2, {bn}, {bk}]>",
@@ -383,7 +389,7 @@ def shipped():
                     constexprs=flags | unused | {"SWAP": False}
                     | {"BM": bm, "BN": bn, "BK": bk},
                     num_warps=config["num_warps"], num_stages=config["num_stages"],
-                    divisible=["M", "N", "K"], archs=(90, 100),
+                    divisible=["M", "N", "K"], archs=(arch,),
                 )
             )  # fmt: skip
     pointers = ["x_ptr", "wg_ptr", "wu_ptr", "h_ptr"]

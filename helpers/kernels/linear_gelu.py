@@ -1,5 +1,6 @@
 """gelu(x W^T + b): the activation in the matmul's epilogue. Built by hand in notebook 07."""
 
+import itertools
 from typing import Optional
 
 import torch
@@ -17,6 +18,7 @@ TMA = {
     "128x128": dict(BM=128, BN=128, BK=64, num_warps=4, num_stages=3, per_sm=2),
     "128x256": dict(BM=128, BN=256, BK=64, num_warps=8, num_stages=3, per_sm=1),
 }
+BLACKWELL = {"128x128": dict(BM=128, BN=128, BK=64, num_warps=8, num_stages=4, per_sm=1)}
 POINTER = {
     "128x128": dict(BM=128, BN=128, BK=32, num_warps=8, num_stages=3),
     "64x64": dict(BM=64, BN=64, BK=32, num_warps=4, num_stages=3),
@@ -86,12 +88,13 @@ def linear_gelu_tma_kernel(
         # In halves: a buffer half as large leaves room for a second program on the SM, whose
         # matmul runs during this one's epilogue.
         left, right = tl.split(z.reshape(BM, 2, BN // 2).permute(0, 2, 1))
-        if z_desc is not None:
-            z_desc.store([row * BM, col * BN], left.to(y_desc.dtype))
-            z_desc.store([row * BM, col * BN + BN // 2], right.to(y_desc.dtype))
         y_desc.store([row * BM, col * BN], activate(left, ACTIVATION).to(y_desc.dtype))
-        right = activate(right, ACTIVATION).to(y_desc.dtype)
-        y_desc.store([row * BM, col * BN + BN // 2], right)
+        if z_desc is not None:  # one half after the other: together they spill
+            z_desc.store([row * BM, col * BN], left.to(y_desc.dtype))
+        y = activate(right, ACTIVATION).to(y_desc.dtype)
+        y_desc.store([row * BM, col * BN + BN // 2], y)
+        if z_desc is not None:
+            z_desc.store([row * BM, col * BN + BN // 2], right.to(y_desc.dtype))
 
 
 @triton.jit
@@ -164,16 +167,21 @@ def run_pointer(x, weight, bias, activation, y, z, *, BM, BN, BK, **options):
     return plans.Started(linear_gelu_pointer_kernel, grid, named, **options)
 
 
-def ways(x, weight):
+def tma_configs(card, keep):
+    """The descriptor kernel's configurations for a capability: those that do not spill."""
+    if card >= (10, 0):
+        return BLACKWELL
+    return {"128x128": TMA["128x128"]} if keep else TMA
+
+
+def ways(x, weight, keep=False):
     """The paths that can take x (M, D) and the weight (H, D): {name: (runner, config)}."""
     if support.INTERPRETED or x.dtype not in HALF:
         return {"pointer": (run_pointer, SMALL)} | {PLAIN: None}
     found = {}
     if can_tma(x, weight):
-        names = (
-            TMA if support.capability(x.device) < (10, 0) else ["128x256"]
-        )  # 128x128 spills
-        found = {f"tma {name}": (run_tma, TMA[name]) for name in names}
+        configs = tma_configs(support.capability(x.device), keep)
+        found = {f"tma {name}": (run_tma, config) for name, config in configs.items()}
     if not found or support.forced() == "pointer":
         found |= {f"pointer {name}": (run_pointer, config) for name, config in POINTER.items()}
     return found | {PLAIN: None}
@@ -196,7 +204,7 @@ def compute(x, weight, bias, approximate, keep):
         return (y, z), launch(rows, weight, bias, GELU[approximate], y, z, **config)
 
     why = support.refuses(*(t for t in (x, weight, bias) if t is not None), matmul=True)
-    found = {PLAIN: None} if why else ways(rows, weight)
+    found = {PLAIN: None} if why else ways(rows, weight, keep)
     found = support.narrow("linear_gelu", found, PLAIN, x, why)
     key = ("linear_gelu", x.device, x.dtype, tuning.bucket(rows.shape[0]), *weight.shape, keep)
     name = tuning.pick((*key, *found), {n: lambda w=w: run(w) for n, w in found.items()})
@@ -275,10 +283,10 @@ def shipped():
     """What cross_compile checks: every config with its signature and architectures."""
     rows, sizes = [], dict.fromkeys(["M", "N", "K"], "i32")
     flags = {"ACTIVATION": "gelu_tanh", "GROUP": 8}
-    for name, config in TMA.items():
-        bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
-        out = f"tensordesc<bf16[{bm}, {bn // 2}]>"
-        for keep in (False, True):
+    for arch, keep in itertools.product((90, 100), (False, True)):
+        for name, config in tma_configs(divmod(arch, 10), keep).items():
+            bm, bn, bk = (config[c] for c in ("BM", "BN", "BK"))
+            out = f"tensordesc<bf16[{bm}, {bn // 2}]>"
             signature = {
                 "x_desc": f"tensordesc<bf16[{bm}, {bk}]>",
                 "w_desc": f"tensordesc<bf16[{bn}, {bk}]>",
@@ -293,8 +301,7 @@ def shipped():
                     constexprs=flags | ({} if keep else {"z_desc": None})
                     | {"BM": bm, "BN": bn, "BK": bk},
                     num_warps=config["num_warps"], num_stages=config["num_stages"],
-                    divisible=["b_ptr", "M", "N", "K"],
-                    archs=(90,) if name == "128x128" else (90, 100),
+                    divisible=["b_ptr", "M", "N", "K"], archs=(arch,),
                 )
             )  # fmt: skip
     pointers, strides = ["x_ptr", "w_ptr", "y_ptr", "b_ptr"], ["x_row", "w_row"]
